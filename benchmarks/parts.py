@@ -50,9 +50,9 @@ def keep_parts(state: TrainingState) -> None:
     model, linear = state.model, state.linear
     chosen, linear.weight = linear.weight, 1.0
     linear.to_module()
-    model.branch, model.adjustment = deepcopy(model.module.linear), linear.adjustment()
+    model.branch, model.adjustment = deepcopy(model.module.linear), linear.adjustment
     if state.data.n_val:
-        held_out = (model.module._get_inference_input(batch)["x"] for batch in state.data.held_out())
+        held_out = (model.module._get_inference_input(batch)["x"] for batch in state.data.val_dataloader(whole=True))
         model.held_out = [torch.cat(of_part) for of_part in zip(*map(model.score_parts, held_out), strict=True)]
         model.truth, model.chosen = state.data.codes[state.data.val_idx], chosen
     linear.weight = chosen

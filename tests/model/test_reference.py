@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tosica.data import CellMatrix
 from tosica.model import _reference, _reference_on_disk, _training
-from tosica.model._reference import BalancedSampler, ReferenceData, count_batches, split
+from tosica.model._reference import ReferenceData, split
 from tosica.model._reference_on_disk import ContiguousBlocks, ShuffleBuffer
 
 # --------------------------------------------------------------------------- split
@@ -72,6 +72,15 @@ def test_a_class_of_a_single_cell_is_in_training():
 # --------------------------------------------------------------------------- sampler
 
 
+def of_cells(cells, codes, batch_size):
+    """Minibatches of cells at these positions, which nobody reads."""
+    of_all = np.zeros(cells.max() + 1, dtype=np.int64)
+    of_all[cells] = codes
+    parts = cells, cells[:0]
+    data = ReferenceData(None, of_all, of_all, parts=parts, validation_size=0.1, batch_size=batch_size)
+    return data.train_dataloader()
+
+
 @settings(max_examples=25)
 @given(
     sizes=st.lists(st.integers(1, 80), min_size=1, max_size=7), batch_size=st.integers(1, 64), seed=st.integers(0, 1000)
@@ -80,7 +89,8 @@ def test_classes_come_equally_often_in_whole_minibatches(sizes, batch_size, seed
     torch.manual_seed(seed)
     codes = np.repeat(np.arange(len(sizes)), sizes)
     cells = np.random.default_rng(seed).permutation(1000)[: len(codes)]
-    sampler = BalancedSampler(cells, codes, batch_size)
+    sampler = of_cells(cells, codes, batch_size).batch_sampler.sampler
+    batch_size = min(batch_size, len(cells))
     drawn = np.array(list(sampler))
     assert len(drawn) == len(sampler)
     assert len(drawn) % batch_size == 0
@@ -154,20 +164,20 @@ def test_unlabelled_cells_are_in_neither_part(toy, train):
 
 def test_epochs_of_large_references_are_short(monkeypatch):
     cells = np.arange(90)
-    sampler = BalancedSampler(cells, cells % 3, 10)
+    sampler = of_cells(cells, cells % 3, 10).batch_sampler.sampler
     first, second = list(sampler), list(sampler)
     assert sorted(first) == sorted(second) == list(range(90))
     assert first != second
     # Not one class after the other.
     assert len({cell % 3 for cell in first[:20]}) == 3
     monkeypatch.setattr(_reference, "MAX_EPOCH_DRAWS", 30)
-    sampler = BalancedSampler(cells, cells % 3, 8)
+    sampler = of_cells(cells, cells % 3, 8).batch_sampler.sampler
     first, second = list(sampler), list(sampler)
-    assert len(first) == len(sampler) == count_batches(90, 8) * 8 == 32
+    assert len(first) == len(sampler) == 32
     # No cell of an epoch is drawn twice, and another epoch draws others.
     assert len(set(first)) == 32
     assert set(first) != set(second)
-    assert count_batches(20, 8) == 3
+    assert len(of_cells(cells[:20], cells[:20], 8)) == 3
 
 
 # --------------------------------------------------------------------------- from disk
@@ -308,5 +318,5 @@ def test_each_held_out_cell_is_validated_once(toy, batch_size, validation_size):
     found = torch.cat([batch["X"] for share in shares for batch in share]).numpy()
     expected = toy.X[processes[0].val_idx].toarray()
     assert sorted(map(tuple, found)) == sorted(map(tuple, expected))
-    held_out = torch.cat([batch["X"] for batch in processes[2].held_out()])
+    held_out = torch.cat([batch["X"] for batch in processes[2].val_dataloader(whole=True)])
     np.testing.assert_array_equal(held_out, expected)

@@ -36,14 +36,7 @@ from tosica.data._mudata import (
     reindex_obs,
     resolve_modalities,
 )
-from tosica.data._normalize import (
-    CenteredLogRatio,
-    LogNormalization,
-    ModalitySlice,
-    Normalization,
-    log_normalize_block,
-    normalize,
-)
+from tosica.data._normalize import CenteredLogRatio, LogNormalization, ModalitySlice, Normalization, normalize
 from tosica.data._rescale import Scale
 from tosica.data._scale import (
     TARGET_SUM,

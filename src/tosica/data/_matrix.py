@@ -165,18 +165,28 @@ class CellMatrix:
             matrix = _computed(matrix)
             matrix = matrix if sp.issparse(matrix) else matrix.to_memory()
         if sp.issparse(matrix):
-            matrix = matrix.astype(_taken(matrix.dtype), copy=False)
-            _check_indices(matrix, self.where)
+            matrix = _usable(matrix, self.where)
         matrix = matrix.tocsr() if is_csc else matrix
         self._matrix = matrix
-        self._in_memory = sp.issparse(matrix) or isinstance(matrix, np.ndarray)
+        # Whether rows can be read one by one in no time.
+        self.in_memory = sp.issparse(matrix) or isinstance(matrix, np.ndarray)
         self._in_hdf5 = isinstance(getattr(matrix, "group", matrix), h5py.Group | h5py.Dataset)
 
     def take(self, cells: np.ndarray | slice) -> Block:
         """Read a range of cells, or cells by position, in any order and with repeats."""
         if self._cells is not None:
             cells = self._cells[cells]
-        return self._rows(cells) if self._in_memory or isinstance(cells, slice) else self._take_on_disk(cells)
+        if self.in_memory:
+            found = self._matrix[cells]
+            found = found if sp.issparse(found) else _usable(found, self.where)
+        else:
+            found = self._read(cells) if isinstance(cells, slice) else self._read_scattered(cells)
+        if self._genes is not None:
+            found = found[:, self._genes]
+        if sp.issparse(found) and not found.has_canonical_format:
+            # Sum duplicate entries. Selected rows are a copy, so the user's matrix is not changed.
+            found.sum_duplicates()
+        return found
 
     @property
     def var(self) -> pd.DataFrame:
@@ -191,79 +201,51 @@ class CellMatrix:
         chosen._cells = np.arange(self.n_obs) if self._cells is None else self._cells
         return chosen
 
-    @property
-    def in_memory(self) -> bool:
-        """Whether rows can be read one by one in no time."""
-        return self._in_memory
-
     def load(self) -> CellMatrix:
         """The same rows in memory, as a sparse matrix."""
         blocks = [sp.csr_matrix(block) for _, block in self.blocks(BLOCK)]
         loaded = copy(self)
         loaded._matrix = sp.vstack(blocks, "csr")
         loaded._cells = loaded._genes = None
-        loaded._in_memory, loaded._in_hdf5 = True, False
+        loaded.in_memory, loaded._in_hdf5 = True, False
         return loaded
 
-    def _take_on_disk(self, cells: np.ndarray) -> Block:
+    def _read_scattered(self, cells: np.ndarray) -> Block:
         """Read cells in the order of the file, each once."""
         once, back = np.unique(cells, return_inverse=True)
         if self._in_hdf5:
-            return self._rows(once)[back]
+            return self._read(once)[back]
         if not len(once):
-            return self._rows(slice(0, 0))
+            return self._read(slice(0, 0))
         parts, start = [], 0
         while start < len(once):
             stop = int(np.searchsorted(once, once[start] + BLOCK))
             gaps = np.flatnonzero(np.diff(once[start:stop]) > _GAP)
             stop = start + int(gaps[0]) + 1 if len(gaps) else stop
             first = int(once[start])
-            rows = self._rows(slice(first, int(once[stop - 1]) + 1))
+            rows = self._read(slice(first, int(once[stop - 1]) + 1))
             parts.append(rows[once[start:stop] - first])
             start = stop
         joined = sp.vstack(parts, "csr") if sp.issparse(parts[0]) else np.concatenate(parts)
         return joined[back]
 
-    def _rows(self, rows: slice | np.ndarray) -> Block:
-        """A dense array, or a CSR matrix of whole indices in which each entry occurs once.
-
-        Neither scipy nor torch take half precision, or bytes in the order of another machine.
-        """
-        if self._in_memory:
-            found = self._matrix[rows]
-        else:
-            try:
-                found = _computed(self._matrix[rows])
-            # What a damaged file raises depends on its format and compression.
-            except Exception as error:
-                reason = str(error).strip().partition("\n")[0] or type(error).__name__
-                raise OSError(
-                    f"{self.where} cannot be read from its file ({reason}), damaged or closed: {explain_hdf5(error)}."
-                ) from error
-        if sp.issparse(found):
-            if not self._in_memory:
-                _check_indices(found, self.where)
-            found = found.astype(_taken(found.dtype), copy=False).tocsr()
-        else:
-            found = np.asarray(found)
-            found = found.astype(_taken(found.dtype), copy=False)
-        if self._genes is not None:
-            found = found[:, self._genes]
-        if sp.issparse(found) and not found.has_canonical_format:
-            # Sum duplicate entries. Selected rows are a copy, so the user's matrix is not changed.
-            found.sum_duplicates()
-        return found
+    def _read(self, rows: slice | np.ndarray) -> Block:
+        """Read rows that are not in memory: a dense array, or a CSR matrix."""
+        try:
+            found = _computed(self._matrix[rows])
+        # What a damaged file raises depends on its format and compression.
+        except Exception as error:
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise OSError(
+                f"{self.where} cannot be read from its file ({reason}), damaged or closed: {explain_hdf5(error)}."
+            ) from error
+        found = _usable(found, self.where)
+        return found.tocsr() if sp.issparse(found) else found
 
     def blocks(self, size: int) -> Iterator[tuple[int, Block]]:
         """Read all cells in order: the position of a block's first cell, and the block."""
         for start in range(0, self.n_obs, size):
             yield start, self.take(slice(start, min(start + size, self.n_obs)))
-
-
-def _taken(dtype: np.dtype) -> np.dtype:
-    """The type that values are taken as: of at least single precision, in the order of this machine."""
-    is_taken = dtype.kind != "f" or np.dtype(np.float32).itemsize <= dtype.itemsize <= np.dtype(np.float64).itemsize
-    return dtype.newbyteorder("=") if is_taken else np.dtype(np.float32 if dtype.itemsize < 4 else np.float64)
 
 
 def _computed(rows: Any) -> Any:
@@ -276,23 +258,31 @@ def _positions(index: Any, size: int) -> np.ndarray:
     return np.arange(size)[index if isinstance(index, slice) else np.asarray(index)]
 
 
-def _check_indices(matrix: sp.csr_matrix, where: str) -> None:
-    """Check that all indices of a sparse matrix are inside its shape.
+def _usable(matrix: Any, where: str) -> Any:
+    """Cast values, and check that all indices of a sparse matrix are inside its shape.
 
-    Neither anndata nor scipy look at the indices of a file. Of other ones scipy drops the values,
-    or it reads and writes memory that is not the matrix's.
+    Neither scipy nor torch take half precision, or bytes in the order of another machine. Neither
+    anndata nor scipy look at the indices of a file. Of other ones scipy drops the values, or it reads
+    and writes memory that is not the matrix's.
 
     Raises
     ------
     ValueError
         If one is not.
     """
-    try:
-        matrix.check_format(full_check=True)
-    except (ValueError, IndexError) as error:
-        raise ValueError(
-            f"{where} is damaged: its indices do not fit its shape {matrix.shape} ({error}); make it again."
-        ) from error
+    if sp.issparse(matrix):
+        try:
+            matrix.check_format(full_check=True)
+        except (ValueError, IndexError) as error:
+            raise ValueError(
+                f"{where} is damaged: its indices do not fit its shape {matrix.shape} ({error}); make it again."
+            ) from error
+    else:
+        matrix = np.asarray(matrix)
+    dtype: np.dtype = matrix.dtype.newbyteorder("=")
+    if dtype.kind == "f" and dtype not in (np.float32, np.float64):
+        dtype = np.dtype(np.float32 if dtype.itemsize < 4 else np.float64)
+    return matrix.astype(dtype, copy=False)
 
 
 def check_varies(matrix: CellMatrix) -> None:

@@ -50,16 +50,21 @@ class Normalization(ABC):
 
 @dataclass(frozen=True)
 class LogNormalization(Normalization):
-    """Scale each cell to the same total and take ``log(1 + x)``."""
+    """Scale each cell to the same total and take ``log(1 + x)``; cells without counts stay zero."""
 
-    target_sum: float
+    target_sum: float = TARGET_SUM
 
     def __str__(self) -> str:
         return f"log1p of counts per {format_thousands(round(self.target_sum))}"
 
     def normalize_block(self, counts: Block) -> Block:
-        """Log-normalize a block in double precision; a sparse one stays sparse."""
-        return log_normalize_block(counts, self.target_sum)
+        """Log-normalize a block in double precision; a sparse one has its values at the same places."""
+        totals = np.asarray(counts.sum(1, dtype=np.float64)).ravel()
+        factors = np.divide(self.target_sum, totals, out=np.zeros_like(totals), where=totals > 0)
+        if isinstance(counts, np.ndarray):
+            return np.log1p(counts * factors[:, None])
+        values = np.log1p(counts.data * np.repeat(factors, np.diff(counts.indptr)))
+        return type(counts)((values, counts.indices.copy(), counts.indptr.copy()), shape=counts.shape)
 
     def normalize(self, counts: Tensor, *, total: Tensor | None = None, measured: Tensor | None = None) -> Tensor:
         """Log-normalize a minibatch; missing genes, and cells without counts, are zero."""
@@ -131,30 +136,6 @@ class ModalitySlice(NamedTuple):
     start: int
     stop: int
     normalization: Normalization | None
-
-
-def log_normalize_block(
-    counts: sp.csr_matrix | np.ndarray, target_sum: float = TARGET_SUM
-) -> sp.csr_matrix | np.ndarray:
-    """Scale each cell to the same total and take ``log(1 + x)``, in double precision.
-
-    Parameters
-    ----------
-    counts
-        Shape ``(n_cells, n_genes)``.
-    target_sum
-        Total that each cell is scaled to. A cell without counts stays zero.
-
-    Returns
-    -------
-    A new matrix of the same kind; a sparse one has its values at the same places.
-    """
-    totals = np.asarray(counts.sum(1, dtype=np.float64)).ravel()
-    factors = np.divide(target_sum, totals, out=np.zeros_like(totals), where=totals > 0)
-    if isinstance(counts, np.ndarray):
-        return np.log1p(counts * factors[:, None])
-    values = np.log1p(counts.data * np.repeat(factors, np.diff(counts.indptr)))
-    return type(counts)((values, counts.indices.copy(), counts.indptr.copy()), shape=counts.shape)
 
 
 def normalize(x: Tensor, slices: tuple[ModalitySlice, ...]) -> Tensor:

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from tosica._checks import list_names
 from tosica._files import explain_hdf5
 from tosica._settings import logger
-from tosica.data import TARGET_SUM, detect_values, log_normalize_block
+from tosica.data import TARGET_SUM, LogNormalization, detect_values
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -129,7 +129,7 @@ def _to_float32(matrix: sp.csr_matrix) -> sp.csr_matrix:
 def _log_normalize_in_chunks(counts: sp.csr_matrix) -> sp.csr_matrix:
     """Log-normalise as Seurat does, without a second matrix in double precision."""
     starts = range(0, counts.shape[0], _CHUNK_SIZE)
-    blocks = [log_normalize_block(counts[i : i + _CHUNK_SIZE]).astype(np.float32) for i in starts]
+    blocks = [LogNormalization().normalize_block(counts[i : i + _CHUNK_SIZE]).astype(np.float32) for i in starts]
     return sp.vstack(blocks, format="csr")
 
 

@@ -37,7 +37,9 @@ class LinearFit:
     module
         The module with the linear branch.
     data
-        The reference.
+        Which cells of the reference are trained on, and which are held out.
+    rows
+        All cells of the reference.
     labels
         Names of the labels, for warnings.
     batch_directions
@@ -46,6 +48,7 @@ class LinearFit:
 
     module: TOSICAModule
     data: ReferenceData
+    rows: linear.LabeledRows
     labels: list[str]
     batch_directions: np.ndarray | None
 
@@ -54,7 +57,7 @@ class LinearFit:
         self._tokens = token_genes(self.module)
         # The same for both fits: held-out cells judge the model that is fitted to all cells.
         self.weight = linear.linear_to_network_ratio(data.n_train + data.n_val)
-        rows = labeled_rows(self.module, data, np.union1d(data.train_idx, data.val_idx))
+        rows = self.rows[np.union1d(data.train_idx, data.val_idx)]
         self._chosen = linear.cross_validate(rows, self._tokens, self.batch_directions)
         self.fit()
         inactive = [self.labels[code] for code in self._fitted.inactive]
@@ -67,43 +70,36 @@ class LinearFit:
 
     def fit(self) -> None:
         """Fit the regressions, to the training cells as they are now."""
+        rows = self.rows[self.data.train_idx]
         self._fitted: linear.LinearClassifier = linear.fit_linear_classifier(
-            labeled_rows(self.module, self.data, self.data.train_idx),
+            rows,
             len(self.labels),
             self._tokens,
             batch_directions=self.batch_directions,
             weight=1.0,
             **self._chosen._asdict(),
         )
-
-    def adjustment(self) -> torch.Tensor:
-        """Compute the logit adjustment of the network, the same as the regressions', ``(n_labels,)``."""
-        present, codes = np.unique(self.data.codes[self.data.train_idx], return_inverse=True)
-        added = torch.zeros(len(self.labels))
+        present, codes = np.unique(rows.labels, return_inverse=True)
         raised = linear.logit_adjustment(codes)
-        # Softmax does not depend on what is the same for all labels.
-        added[present] = torch.from_numpy(raised - raised.mean()).float()
-        return added
+        # Of the network's logits, the same as the regressions'. Softmax does not depend on what is the
+        # same for all labels.
+        self.adjustment = torch.zeros(len(self.labels))
+        self.adjustment[present] = torch.from_numpy(raised - raised.mean()).float()
 
     def to_module(self) -> None:
         """Write the regressions to the linear branch, with their weight beside the network."""
         branch, fitted = self.module.linear, self._fitted
         if branch is not None:
             branch.weight.copy_(self.weight * torch.from_numpy(fitted.weights))
-            branch.bias.copy_(self.weight * torch.from_numpy(fitted.biases) + self.adjustment())
+            branch.bias.copy_(self.weight * torch.from_numpy(fitted.biases) + self.adjustment)
             branch.clip_max.copy_(torch.from_numpy(fitted.clip_max))
 
     def init_tokens(self) -> None:
         """Initialize each token from the weights of its genes in the regressions."""
-        rows, device = labeled_rows(self.module, self.data, self.data.train_idx), self.module.device
+        rows, device = self.rows[self.data.train_idx], self.module.device
         x = torch.from_numpy(rows.subsample(_N_START_CELLS).expression().toarray()).float()
         weights = torch.from_numpy(self._fitted.weights[np.unique(rows.labels)]).float()
         self.module.embedding.init_from_linear(weights.to(device), x.to(device), x.mean(0).to(device))
-
-
-def labeled_rows(module: TOSICAModule, data: ReferenceData, cells: np.ndarray) -> linear.LabeledRows:
-    """Pick cells of the reference with their labels."""
-    return linear.LabeledRows(data.rows, cells, data.codes[cells], module.slices)
 
 
 def token_genes(module: TOSICAModule) -> sp.csr_matrix:

@@ -63,13 +63,9 @@ class Modality:
         """How a minibatch of the reference is normalized, whose columns of this modality begin at ``start``."""
         return ModalitySlice(start, start + len(self.genes), self.kind.normalization(self.scale, self.scale.kind))
 
-    def of(self, data: AnnData | MuData) -> AnnData:
-        """Take the modality from a reference or a query."""
-        return data if self.name is None else data[self.name]
-
     def check_genes(self, data: AnnData | MuData) -> None:
         """Refuse a reference whose genes have changed since it was set up."""
-        names = self.of(data).var_names.astype(str)
+        names = (data if self.name is None else data[self.name]).var_names.astype(str)
         if not names.equals(self.genes):
             raise ValueError(
                 f"{place_of(self.name)} has {len(names)} genes now, and {len(self.genes)} when it was set up, or "

@@ -27,11 +27,6 @@ _N_PREFETCHED = 2
 MAX_EPOCH_DRAWS = 2**18
 
 
-def count_batches(n_cells: int, batch_size: int) -> int:
-    """Count the minibatches of an epoch."""
-    return -(-min(n_cells, MAX_EPOCH_DRAWS) // batch_size)
-
-
 class Minibatches:
     """Dense minibatches of a reference, read in advance by a thread.
 
@@ -141,26 +136,21 @@ class ReferenceData(LightningDataModule):
 
     def train_dataloader(self) -> Minibatches | ShuffleBuffer:
         """Training cells, each label equally often; of several processes, this one's share."""
-        rank, n_processes = self._process()
+        rank, n_processes = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
         size = max(min(self.batch_size, self.n_train // n_processes), 1)
         together = size * n_processes
+        n_batches = -(-min(self.n_train, MAX_EPOCH_DRAWS) // together)
         seed, codes = (self.seed, int(self._has_all_cells)), self.codes[self.train_idx]
         if isinstance(self.rows, CellMatrix) and (self._blocks or not self.rows.in_memory):
             # Each process reads other blocks, and draws from a buffer of its own.
             blocks = self._blocks or ContiguousBlocks(self.rows, rank, n_processes)
-            n_batches = count_batches(self.n_train, together)
             # As many cells are read as are drawn.
             n_drawn = min(n_batches * together, self.n_train)
             n_blocks = -(-blocks.n_blocks * n_drawn // self.n_train)
             return ShuffleBuffer(self.rows, blocks, self.train_idx, codes, size, n_batches, (*seed, rank), n_blocks)
-        sampler = BalancedSampler(self.train_idx, codes, together, seed=seed)
+        sampler = BalancedSampler(self.train_idx, codes, n_batches * together, seed=seed)
         batches = BatchSampler(sampler, together, drop_last=False)
         return Minibatches(self.rows, self.codes, batches, slice(rank * size, (rank + 1) * size))
-
-    @property
-    def n_draws(self) -> int:
-        """Number of cells drawn in an epoch."""
-        return len(self.train_dataloader()) * self.batch_size
 
     def add_validation_to_train(self) -> None:
         """Move the validation cells to the training cells."""
@@ -169,28 +159,16 @@ class ReferenceData(LightningDataModule):
         self.n_train, self.n_val = len(self.train_idx), 0
         self._has_all_cells = True
 
-    def val_dataloader(self) -> Minibatches:
-        """Validation cells, in order; of several processes, this one's share.
+    def val_dataloader(self, *, whole: bool = False) -> Minibatches:
+        """Validation cells, in order; of several processes, this one's share, unless ``whole``.
 
         All processes have as many minibatches. The last one may be empty for some of them.
         """
-        rank, n_processes = self._process()
-        shares = [np.array_split(of_all, n_processes)[rank] for of_all in self._val_batches(n_processes)]
-        return Minibatches(self.rows, self.codes, shares)
-
-    def held_out(self) -> Minibatches:
-        """All validation cells, in order, whatever the number of processes."""
-        return Minibatches(self.rows, self.codes, self._val_batches(1))
-
-    def _val_batches(self, n_processes: int) -> list[np.ndarray]:
+        trainer = None if whole else self.trainer
+        rank, n_processes = (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)
         size = self.batch_size * n_processes
-        return [self.val_idx[start : start + size] for start in range(0, self.n_val, size)]
-
-    def _process(self) -> tuple[int, int]:
-        """Get the rank of this process and the number of processes."""
-        if self.trainer is None:
-            return 0, 1
-        return self.trainer.global_rank, self.trainer.world_size
+        of_all = [self.val_idx[start : start + size] for start in range(0, self.n_val, size)]
+        return Minibatches(self.rows, self.codes, [np.array_split(each, n_processes)[rank] for each in of_all])
 
 
 def split(codes: np.ndarray, strata: np.ndarray, validation_size: float) -> tuple[np.ndarray, np.ndarray]:
@@ -231,8 +209,7 @@ def split(codes: np.ndarray, strata: np.ndarray, validation_size: float) -> tupl
 class BalancedSampler(Sampler[int]):
     """Draw each class equally often, whatever its size.
 
-    All cells of a class are drawn in random order before any of them is drawn again. An epoch
-    has as many draws as there are cells, but no more than 262 144, rounded up to whole minibatches.
+    All cells of a class are drawn in random order before any of them is drawn again.
 
     Parameters
     ----------
@@ -240,15 +217,15 @@ class BalancedSampler(Sampler[int]):
         Positions of the cells, shape ``(n_cells,)``.
     codes
         Class of each of them, shape ``(n_cells,)``.
-    batch_size
-        Cells in a minibatch.
+    n_draws
+        Draws of an epoch.
     seed
         The draws of an epoch depend on it and on the number of the epoch alone.
     """
 
-    def __init__(self, cells: np.ndarray, codes: np.ndarray, batch_size: int, *, seed: tuple[int, ...] = (0,)) -> None:
+    def __init__(self, cells: np.ndarray, codes: np.ndarray, n_draws: int, *, seed: tuple[int, ...] = (0,)) -> None:
         self._classes = [cells[codes == code] for code in np.unique(codes)]
-        self._n_draws = count_batches(len(cells), batch_size) * batch_size
+        self._n_draws = n_draws
         self._seed = seed
         self._epoch = 0
 

@@ -567,17 +567,13 @@ class SetupMixin(BaseModelClass):
             hasher.update("\0".join([*map(str, names), ""]).encode() + b"\1")
         return hasher.hexdigest()[:16]
 
-    @property
-    def _label_codes(self) -> np.ndarray:
-        """Position of each cell's label in ``labels``, of the reference's cells; -1 for none."""
-        codes = self._codes(REGISTRY_KEYS.LABELS_KEY).astype(np.int64)
-        return np.where(codes < len(self.labels), codes, -1)
-
     def _codes(self, key: str) -> np.ndarray:
-        """Codes of a field, in the order of the reference's cells."""
-        codes = np.asarray(self.adata_manager.get_from_registry(key)).ravel()
+        """Codes of labels or batches, in the order of the reference's cells; -1 for cells without a label."""
+        codes = np.asarray(self.adata_manager.get_from_registry(key), dtype=np.int64).ravel()
         mod_key = self.adata_manager.data_registry[key].get("mod_key")
-        return codes if mod_key is None else codes[cell_indexers(self.adata, [mod_key])[mod_key]]
+        if mod_key is not None:
+            codes = codes[cell_indexers(self.adata, [mod_key])[mod_key]]
+        return codes if key != REGISTRY_KEYS.LABELS_KEY else np.where(codes < len(self.labels), codes, -1)
 
 
 def _field(kind: type[BaseAnnDataField], data: AnnData | MuData, name: str | None, *args: Any) -> BaseAnnDataField:

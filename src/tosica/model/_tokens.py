@@ -16,6 +16,7 @@ from tosica._settings import logger
 from tosica.linear import LabeledRows, fit_regressions, subsample_by_label
 from tosica.model._fields import MaskField
 from tosica.model._modalities import field_keys, open_matrix, read_modalities
+from tosica.module import REGISTRY_KEYS
 from tosica.pp._select import coexpression_sets
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _choose(model: SetupMixin, modality: Modality, max_gene_sets: int | None, mo
 
 def _read_cells(model: SetupMixin, modality: Modality) -> tuple[sp.csr_matrix, NDArray[np.integer]]:
     """Read expression and labels of some labelled cells."""
-    labels = model._label_codes
+    labels = model._codes(REGISTRY_KEYS.LABELS_KEY)
     known = np.flatnonzero(labels >= 0)
     drawn = known[subsample_by_label(labels[known], _MAX_CELLS)]
     rows = open_matrix(model.adata, [modality])
@@ -167,7 +168,8 @@ def read_network_weights(model: SetupMixin) -> np.ndarray:
     for modality in model.modalities:
         field = model.adata_manager.data_registry[field_keys(modality.kind.role, modality.name)[1]]
         try:
-            found.append(pair_weights(modality.of(model.adata), field["attr_key"], modality.mask))
+            data = model.adata if modality.name is None else model.adata[modality.name]
+            found.append(pair_weights(data, field["attr_key"], modality.mask))
         except KeyError as error:
             found.append(None)
             missing = error

@@ -8,7 +8,8 @@ import signal
 import threading
 import time
 import warnings
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ from scvi.train._logger import SimpleLogger
 from tqdm.auto import tqdm
 
 from tosica._checks import Flag, Fraction, InstanceOf, Number, only_known
-from tosica._settings import format_thousands, logger, progress
+from tosica._settings import format_thousands, logger
 from tosica.model._save_load import to_plain
 from tosica.model._setup import is_rank_zero
 from tosica.module import REGISTRY_KEYS
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from scvi.train import TrainRunner
     from torch import Tensor
 
+    from tosica._settings import Progress
     from tosica.model._setup import SetupMixin
     from tosica.module import TOSICAModule
 
@@ -70,11 +72,6 @@ class TrainingPlanConfig:
         Probability spread evenly over all labels in the target.
     warmup
         Share of the steps in which the learning rate rises.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If a value is no number, or out of range.
     """
 
     lr: float = 3e-3
@@ -84,10 +81,6 @@ class TrainingPlanConfig:
     modality_dropout: float = 0.9
     label_smoothing: float = 0.1
     warmup: float = 0.25
-
-    def __post_init__(self) -> None:
-        for name, constraint in _SETTINGS.items():
-            constraint.check(name, getattr(self, name))
 
 
 _SETTINGS = {
@@ -112,13 +105,16 @@ def make_config(plan_kwargs: dict[str, Any] | None) -> TrainingPlanConfig:
     Raises
     ------
     TypeError
-        If it is no dict, or names a setting that does not exist.
+        If it is no dict, names a setting that does not exist, or a value is no number.
+    ValueError
+        If a value is out of range.
     """
     given = {} if plan_kwargs is None else plan_kwargs
     _GIVEN.check("plan_kwargs", given)
     for name in given:
         if name not in _SETTINGS:
             raise TypeError(f"plan_kwargs has no {name!r}{only_known(name, _SETTINGS)}")
+        _SETTINGS[name].check(name, given[name])
     return TrainingPlanConfig(**given)
 
 
@@ -146,6 +142,8 @@ class TrainingPlan(LightningModule):
         self.module = module
         self.config = config or TrainingPlanConfig()
         self.register_buffer("batch_directions", batch_directions, persistent=False)
+        # What is shown of the training, while it runs.
+        self.progress: Progress | None = None
         self._loss_sum: Tensor | float = 0.0
         self._n_cells = 0
 
@@ -170,6 +168,9 @@ class TrainingPlan(LightningModule):
         # Lightning's own bookkeeping of a step takes as long as a tenth of a small step.
         self._loss_sum = self._loss_sum + losses.loss.detach() * losses.n_obs_minibatch
         self._n_cells += losses.n_obs_minibatch
+        if self.progress is not None:
+            self.progress.text = f"train: network, epoch {self.current_epoch + 1}/{self.trainer.max_epochs}"
+            self.progress.n += len(batch[REGISTRY_KEYS.X_KEY]) * self.trainer.world_size
         return losses.loss
 
     def on_train_epoch_end(self) -> None:
@@ -208,49 +209,6 @@ class TrainingPlan(LightningModule):
             optimizer, max_lr=self.config.lr, total_steps=n_steps, pct_start=min(warmup, 1.0)
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-
-class ShowProgress(Callback):
-    """Show a bar that counts the cells of each step.
-
-    Parameters
-    ----------
-    what
-        What is trained: ``"network"`` or ``"refit"``.
-    total
-        Cells of all epochs.
-    enabled
-        Whether there is a bar.
-    """
-
-    def __init__(self, what: str, total: int, *, enabled: bool) -> None:
-        self._what, self._total, self._enabled = what, total, enabled
-        self._shown = ExitStack()
-        # Only while training: a trained model keeps its callbacks, and no bar can be copied.
-        self._step: Any = None
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin the bar."""
-        bar = progress(self._total, f"train: {self._what}", enabled=self._enabled)
-        self._step = self._shown.enter_context(bar)
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Name the epoch."""
-        epoch = f"{trainer.current_epoch + 1}/{trainer.max_epochs}"
-        self._step.text = f"train: {self._what}, epoch {epoch}"
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: dict[str, Any], batch_idx: int
-    ) -> None:
-        """Count the cells of a minibatch in all processes."""
-        self._step.update(len(batch[REGISTRY_KEYS.X_KEY]) * trainer.world_size)
-
-    def on_train_end(self, *_: Any) -> None:
-        """End the bar."""
-        self._shown.close()
-        self._step = None
-
-    on_exception = on_train_end  # type: ignore[assignment] # whatever the arguments are
 
 
 class KeepBest(Callback):
@@ -527,18 +485,16 @@ def restore_on_failure(model: SetupMixin) -> Iterator[None]:
 
     The weights are in memory twice meanwhile.
     """
-    module, attributes = model.module, dict(vars(model))
-    weights = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+    module, before, attributes = model.module, deepcopy(model.module), dict(vars(model))
     if isinstance(model.history_, dict):
         # scvi-tools adds the rows of a further training to the dict itself.
         attributes["history_"] = dict(model.history_)
-    was_training, device = module.training, module.device
     try:
         yield
     except BaseException:
         # Lightning leaves the model of a GPU on the CPU.
-        module.to(device).load_state_dict(weights)
-        module.train(was_training)
+        module.to(before.device).load_state_dict(before.state_dict())
+        module.train(before.training)
         model.__dict__.clear()
         model.__dict__.update(attributes)
         logger.info("train: did not end, and the model is as it was before")

@@ -32,7 +32,7 @@ from tosica.linear import (
 )
 from tosica.model import _trainer
 from tosica.model._device import ACCELERATOR, check_devices, compiled
-from tosica.model._linear_fit import LinearFit, fit_baseline, labeled_rows
+from tosica.model._linear_fit import LinearFit, fit_baseline
 from tosica.model._modalities import open_matrix
 from tosica.model._reference import ReferenceData
 from tosica.model._reference_on_disk import BUFFER_SIZE, AnnbatchDataModule
@@ -44,7 +44,6 @@ from tosica.module import REGISTRY_KEYS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tosica.data import JointMatrix
     from tosica.model._reference_on_disk import Blocks
 
 # Number of draws of cells over all epochs: at least _MIN_DRAWS, and more by the square root of the
@@ -105,8 +104,7 @@ class TrainingState:
     directions: np.ndarray | None = None
     linear: LinearFit | None = None
     ended_early: str = ""
-    rows: CellMatrix | JointMatrix = field(init=False)
-    codes: np.ndarray = field(init=False)
+    rows: LabeledRows = field(init=False)
     strata: np.ndarray = field(init=False)
     data: ReferenceData = field(init=False)
     n_epochs: int = field(init=False)
@@ -123,11 +121,12 @@ Phase: TypeAlias = "Callable[[TrainingState], None]"
 def read_reference(state: TrainingState) -> None:
     """Read expression, labels and batches of the reference, or where an earlier training began."""
     model = state.model
-    state.rows = open_matrix(model.adata, model.modalities)
-    if isinstance(state.rows, CellMatrix) and not state.rows.in_memory and state.blocks is None:
+    rows = open_matrix(model.adata, model.modalities)
+    if isinstance(rows, CellMatrix) and not rows.in_memory and state.blocks is None:
         # A small one would be read many times, and fits the buffer that it would be read through.
-        state.rows = state.rows.load() if state.rows.n_obs <= BUFFER_SIZE else state.rows
-    state.codes, state.strata = model._label_codes, model._codes(REGISTRY_KEYS.BATCH_KEY)
+        rows = rows.load() if rows.n_obs <= BUFFER_SIZE else rows
+    codes, state.strata = model._codes(REGISTRY_KEYS.LABELS_KEY), model._codes(REGISTRY_KEYS.BATCH_KEY)
+    state.rows = LabeledRows(rows, np.arange(len(codes)), codes, model.module.slices)
     if state.resume is not None:
         state.resumed = _trainer.read_start(state.resume)
 
@@ -139,15 +138,14 @@ def check_labels(state: TrainingState) -> None:
         return
     if not state.settings.check_labels:
         return
-    labeled = np.flatnonzero(state.codes >= 0)
+    labeled = state.rows[state.rows.labels >= 0]
     with progress(None, "train: checking labels", enabled=state.shows_bar):
-        state.left_out = find_label_errors(
-            LabeledRows(state.rows, labeled, state.codes[labeled], state.model.module.slices)
-        )
+        state.left_out = find_label_errors(labeled)
     if len(state.left_out):
+        n = len(labeled.cells)
         warn_user(
-            f"{len(state.left_out)} of {len(labeled)} labels of the reference "
-            f"({len(state.left_out) / len(labeled):.0%}) are contradicted by the other cells, and these cells are left "
+            f"{len(state.left_out)} of {n} labels of the reference "
+            f"({len(state.left_out) / n:.0%}) are contradicted by the other cells, and these cells are left "
             "out of training: look at them in model.adata.obs_names[model.mislabeled_indices], or train with "
             "check_labels=False."
         )
@@ -160,8 +158,8 @@ def hold_out(state: TrainingState) -> None:
         parts = tuple(state.resumed[name].numpy() for name in ("training", "validation"))
         seed = state.resumed["draws"]
     state.data = state.model._data_splitter_cls(
-        state.rows,
-        state.codes,
+        state.rows.rows,
+        state.rows.labels,
         state.strata,
         left_out=state.left_out,
         validation_size=1 - settings.train_size,
@@ -177,13 +175,12 @@ def hold_out(state: TrainingState) -> None:
 
 def find_directions(state: TrainingState) -> None:
     """Find the directions of expression in which batches differ within labels."""
-    data, rows, cells = state.data, state.rows, state.data.train_idx
-    labels, batches = data.codes[cells], data.strata[cells]
+    cells, batches = state.data.train_idx, state.strata[state.data.train_idx]
     one_batch = (batches == batches[0]).all()
     if not state.settings.correct_batches or one_batch:
         return
     with progress(None, "train: batch directions", enabled=state.shows_bar):
-        found = find_batch_directions(LabeledRows(rows, cells, labels, state.model.module.slices), batches)
+        found = find_batch_directions(state.rows[cells], batches)
     if found is None:
         logger.warning(
             "train: no label has three cells in each of two batches, so that labels and batches cannot be separated, "
@@ -206,8 +203,7 @@ def make_trainer(state: TrainingState) -> None:
     kwargs |= state.trainer_kwargs
     if isinstance(kwargs.get("max_time"), Real):
         kwargs["max_time"] = {"seconds": kwargs["max_time"]}
-    shown = _trainer.ShowProgress("network", state.n_epochs * state.data.n_draws, enabled=state.shows_bar)
-    callbacks = [*(kwargs.get("callbacks") or ()), shown]
+    callbacks = list(kwargs.get("callbacks") or ())
     if settings.early_stopping:
         callbacks += [_trainer.pop_early_stopping(kwargs), _trainer.KeepBest()]
     state.runner = _trainer.make_runner(state, **kwargs | {"callbacks": callbacks})
@@ -233,7 +229,7 @@ def fit_linear(state: TrainingState) -> None:
     module.linear.bias.zero_()
     module.linear.clip_max.fill_(torch.inf)
     with progress(None, "train: linear branch", enabled=state.shows_bar):
-        state.linear = LinearFit(module, data, model.labels, state.directions)
+        state.linear = LinearFit(module, data, state.rows, model.labels, state.directions)
     if not model.is_trained_ and not model._starts_from_network:
         state.linear.init_tokens()
 
@@ -247,8 +243,14 @@ def fit_network(state: TrainingState) -> None:
     model.module.train()
     # scvi-tools starts a history with the first training; a legacy model has none yet.
     model.is_trained_ = model.is_trained and model.history_ is not None
-    with _trainer.catch_interrupt(runner.trainer) as pressed:
+    n_draws = state.n_epochs * len(state.data.train_dataloader()) * state.data.batch_size
+    with (
+        progress(n_draws, "train: network", enabled=state.shows_bar) as state.plan.progress,
+        _trainer.catch_interrupt(runner.trainer) as pressed,
+    ):
         runner()
+    # A trained model keeps its plan, and no bar can be copied.
+    state.plan.progress = None
     if pressed:
         state.ended_early = _trainer.describe_step(runner.trainer)
     elif not runner.trainer.global_step:
@@ -268,7 +270,7 @@ def add_branches(state: TrainingState) -> None:
     if state.linear is None:
         return
     data, linear = state.data, state.linear
-    network, truth = _held_out_logits(state)[-1] + linear.adjustment(), torch.from_numpy(data.codes[data.val_idx])
+    network, truth = _held_out_logits(state)[-1] + linear.adjustment, torch.from_numpy(data.codes[data.val_idx])
     linear.to_module()
     if state.settings.calibrate and data.n_val and linear.weight != _ALONE:
         scores = (_held_out_logits(state)[-1] - network) / linear.weight
@@ -297,7 +299,7 @@ def _held_out_logits(state: TrainingState) -> list[torch.Tensor]:
                 torch.empty(0, len(state.model.labels)),
                 *(
                     module(b, inference_kwargs={"modalities": choice})[1]["logits"].float().cpu()
-                    for b in state.data.held_out()
+                    for b in state.data.val_dataloader(whole=True)
                 ),
             ]
         )
@@ -339,7 +341,7 @@ def describe_reference(state: TrainingState) -> None:
     module = state.model.module
     with progress(None, "train: missing genes and novelty", enabled=state.shows_bar):
         fit_baseline(module, state.data)
-        rows = labeled_rows(module, state.data, state.data.train_idx)
+        rows = state.rows[state.data.train_idx]
         if module.linear is not None:
             # They impute missing genes.
             mean, loadings = fit_ppca(rows)

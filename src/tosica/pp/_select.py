@@ -12,7 +12,7 @@ from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 
 from tosica._settings import progress
-from tosica.data import BLOCK, CellMatrix, checked_blocks, detect, log_normalize_block
+from tosica.data import BLOCK, CellMatrix, LogNormalization, checked_blocks, detect
 from tosica.gs._genes import split_composite
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def gene_variability(adata: AnnData, layer: str | None = None) -> NDArray[np.flo
             step.update(block.shape[0])
             values = block.astype(np.float64)
             if found.transform.kind == "counts":
-                values = log_normalize_block(values)
+                values = LogNormalization().normalize_block(values)
             total += np.asarray(values.sum(0)).ravel()
             square = values.multiply(values) if sp.issparse(values) else values**2
             squares += np.asarray(square.sum(0)).ravel()

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from tosica._checks import CellData, Flag, Names, String, as_names, did_you_mean, list_names
 from tosica._obs import UNKNOWN, read_attention, read_groups, read_labels, read_numbers
 from tosica._settings import only_warnings, query_logger
-from tosica.data import TARGET_SUM, ExpressionSource, detect_values, log_normalize_block
+from tosica.data import ExpressionSource, LogNormalization, detect_values
 from tosica.model._tosica import MODEL
 
 if TYPE_CHECKING:
@@ -312,7 +312,7 @@ def _log_expression(source: ExpressionSource, rows: NDArray[np.int64]) -> tuple[
         return None, f"{matrix.where} is zero in all cells; name unscaled expression with layer= or use_raw=True"
     block = sp.csr_matrix(block, dtype=np.float32)
     if values == "counts":
-        block = log_normalize_block(block, TARGET_SUM)
+        block = LogNormalization().normalize_block(block)
     names = ad.utils.make_index_unique(pd.Index(matrix.names.astype(str)))
     return ad.AnnData(sp.csr_matrix(block), var=pd.DataFrame(index=names)), ""
 
