@@ -151,13 +151,13 @@ def test_single_precision_without_gradients(
         monkeypatch.setattr(_transformer, "_has_onednn", lambda: False)
         monkeypatch.setattr(_kernels, "_MOST_KEPT", 0)
     encoder, t = make(n_layers, embed_dim, n_heads), tokens(embed_dim=embed_dim)
-    expected, row = (part.detach().float() for part in encoder.rollout(t))
+    expected, row = (part.detach().float() for part in encoder(t, rollout=True))
     single, t = deepcopy(encoder).float(), t.float()
     with torch.inference_mode():
-        latent, attention = single.rollout(t)
-        torch.testing.assert_close(single(t), latent, rtol=0, atol=1e-5)
+        latent, attention = single(t, rollout=True)
+        torch.testing.assert_close(single(t)[0], latent, rtol=0, atol=1e-5)
         monkeypatch.setattr(Encoder, "cache_bytes", 1)
-        for apart, together in zip(single.rollout(t), (latent, attention), strict=True):
+        for apart, together in zip(single(t, rollout=True), (latent, attention), strict=True):
             torch.testing.assert_close(apart, together, rtol=0, atol=1e-6)
     torch.testing.assert_close(latent, expected, rtol=0, atol=3e-5)
     torch.testing.assert_close(attention, row, rtol=3e-5, atol=1e-7)
@@ -166,7 +166,7 @@ def test_single_precision_without_gradients(
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_attention_has_no_gradient_but_the_latent_has(dtype: torch.dtype) -> None:
     encoder, t = make().to(dtype), tokens().to(dtype).requires_grad_()
-    latent, attention = encoder.rollout(t)
+    latent, attention = encoder(t, rollout=True)
     assert not attention.requires_grad
     assert attention.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     assert latent.dtype == dtype
@@ -181,7 +181,7 @@ def test_gradients_of_parts_and_frozen_layers(n_frozen: int) -> None:
         block.requires_grad_(requires_grad=False)
     expected, _ = in_full(encoder, t)
     (gradient,) = torch.autograd.grad(expected.square().sum(), t)
-    encoder(t).square().sum().backward()
+    encoder(t)[0].square().sum().backward()
     torch.testing.assert_close(t.grad, gradient)
     for name, weight in encoder.named_parameters():
         assert (weight.grad is not None) == weight.requires_grad, name

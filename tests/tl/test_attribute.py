@@ -40,7 +40,7 @@ def _by_hand(model, query, codes, n_steps=EXACT):
         slope = torch.zeros_like(x)
         for node, share in zip(nodes, shares, strict=True):
             point = (start + (node + 1) / 2 * (x - start)).float()[None].requires_grad_()
-            logits = module.head(module.encoder(module.embedding(point)))[0]
+            logits = module.head(module.encoder(module.embedding(point))[0])[0]
             (gradient,) = torch.autograd.grad(logits[code] - logits.mean(), point)
             slope += float(share) / 2 * gradient[0]
         rows.append((x - start) * (slope + centred[:, code]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -150,15 +151,16 @@ def find_batch_directions(
     :math:`\sum_i s_i s_i^\top` is the mean outer product of the weighted shifts along these
     directions. ``None`` if no label has ``min_cells`` cells in two batches.
     """
-    pairs, pair, sizes = _pairs(data.labels, batches)
+    n_batches = int(batches.max()) + 1
+    pairs, pair, sizes = np.unique(data.labels * n_batches + batches, return_inverse=True, return_counts=True)
     enough = sizes >= min_cells
-    found, n_batches = np.unique(pairs[enough, 0], return_counts=True)
+    found, n_with_enough = np.unique(pairs[enough] // n_batches, return_counts=True)
     # The cell's label has enough cells in the cell's batch and in another one.
-    comparable = enough[pair] & np.isin(data.labels, found[n_batches > 1])
+    comparable = enough[pair] & np.isin(data.labels, found[n_with_enough > 1])
     if not comparable.any():
         return None
     data, batches = data[comparable], batches[comparable]
-    pairs, pair, _ = _pairs(data.labels, batches)
+    pairs, pair = np.unique(data.labels * n_batches + batches, return_inverse=True)
     subsample = subsample_by_label(pair, max(max_cells, int(shrinkage * len(pairs))))
     data, batches = data[subsample], batches[subsample]
     labels, x = data.labels, data.expression()
@@ -171,24 +173,13 @@ def find_batch_directions(
         for label in np.unique(labels):
             of_label = labels == label
             permuted[of_label] = rng.permutation(batches[of_label])
-
-    def strongest(permuted: NDArray[np.integer]) -> float:
-        _, gram = _weighted_shifts(x, labels, permuted, shrinkage)
-        return float(np.linalg.eigvalsh(gram)[-1]) ** 0.5
-
-    by_chance = max(thread_map(strongest, permutations), default=0.0)
+    shuffled = thread_map(partial(_weighted_shifts, x, labels, shrinkage=shrinkage), permutations)
+    by_chance = max((float(np.linalg.eigvalsh(gram)[-1]) ** 0.5 for _, gram in shuffled), default=0.0)
     # Shifts of identical cells are rounding errors.
     significant = lengths > max(by_chance, 1e-6)
     if len(axes) == len(shifts):
         return axes[:, significant].T @ shifts
     return (axes[:, significant] * lengths[significant]).T
-
-
-def _pairs(labels: NDArray[np.integer], batches: NDArray[np.integer]) -> tuple[NDArray, NDArray, NDArray]:
-    """Find the pairs of label and batch, the pair of each cell, and the cells of each pair."""
-    stacked = np.stack([labels, batches], 1)
-    pairs, pair, sizes = np.unique(stacked, axis=0, return_inverse=True, return_counts=True)
-    return pairs, pair.ravel(), sizes
 
 
 def _weighted_shifts(
@@ -198,12 +189,13 @@ def _weighted_shifts(
 
     Also the products of the rows, or of the columns if these are fewer.
     """
-    pairs, pair, counts = _pairs(labels, batches)
+    n_batches = int(batches.max()) + 1
+    pairs, pair, counts = np.unique(labels * n_batches + batches, return_inverse=True, return_counts=True)
     sizes = counts[:, None]
     sums = sp.csr_matrix((np.ones(len(pair)), (pair, np.arange(len(pair))))) @ x
     shifts = sums.toarray() / sizes
     for label in np.unique(labels):
-        of_label = pairs[:, 0] == label
+        of_label = pairs // n_batches == label
         shifts[of_label] -= shifts[of_label].mean(0)
     shifts *= np.sqrt(sizes / (sizes + shrinkage) / len(shifts))
     return shifts, shifts @ shifts.T if len(shifts) <= shifts.shape[1] else shifts.T @ shifts

@@ -65,12 +65,6 @@ class LabeledRows:
         """Draw cells as :func:`subsample_by_label` does."""
         return self[subsample_by_label(self.labels, max_cells)]
 
-    @property
-    def modalities(self) -> NDArray[np.integer] | None:
-        """Modality of each gene, ``(n_genes,)``; ``None`` if there is one."""
-        sizes = [part.stop - part.start for part in self.slices]
-        return np.repeat(np.arange(len(sizes)), sizes) if len(sizes) > 1 else None
-
     def expression(self) -> sp.csr_matrix:
         """Read the expression, sparse, normalised as the network's minibatches are, ``(n_cells, n_genes)``."""
         x = sp.csr_matrix(self.rows.take(self.cells))
@@ -142,7 +136,7 @@ def fit_linear_classifier(
     present, codes = np.unique(drawn.labels, return_inverse=True)
     x = drawn.expression()
     penalties = {"batch_directions": batch_directions, "gene_sets": tokens, "config": config}
-    fitted = fit_regressions(x, codes, modalities=data.modalities, **penalties)
+    fitted = fit_regressions(x, codes, slices=data.slices, **penalties)
     mean = (1 - lasso_share) * fitted.ridge + lasso_share * fitted.lasso
     weight = linear_to_network_ratio(len(data.cells)) if weight is None else weight
     factor, adjustment = weight / temperature, logit_adjustment(codes) * config.balanced
@@ -232,7 +226,7 @@ def cross_validate(
     chosen, most_likely = CrossValidated(), -np.inf
     for config in configs:
         penalties = {"batch_directions": batch_directions, "gene_sets": tokens, "config": config}
-        fit: Callable[..., Regressions] = partial(fit_regressions, modalities=data.modalities, **penalties)
+        fit: Callable[..., Regressions] = partial(fit_regressions, slices=data.slices, **penalties)
         # By all cells: a fold has fewer cells of rare labels, which would raise their adjustment.
         adjustment = logit_adjustment(codes) * config.balanced
         ridge, lasso = np.full((2, len(codes), len(adjustment)), np.nan)

@@ -15,9 +15,11 @@ from scipy.special import expit, softmax
 from tosica._parallel import thread_map
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
+
+    from tosica.data import ModalitySlice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +103,7 @@ def fit_regressions(
     *,
     batch_directions: NDArray[np.floating] | None = None,
     gene_sets: sp.csr_matrix | None = None,
-    modalities: NDArray[np.integer] | None = None,
+    slices: Sequence[ModalitySlice] = (),
     config: RegressionConfig = DEFAULT_CONFIG,
     fitted: NDArray[np.integer] | None = None,
     offset: NDArray[np.floating] | None = None,
@@ -142,9 +144,9 @@ def fit_regressions(
     gene_sets
         Which gene is in which set, shape ``(n_gene_sets, n_genes)``. Genes in no set have weight
         zero. Without gene sets there is no group lasso, and every gene may have a weight.
-    modalities
-        Modality of each gene, from 0 on, shape ``(n_genes,)``. Each gets the same variance, so that
-        one with many genes does not drown one with few. By default there is one.
+    slices
+        Genes of each modality. Each gets the same variance, so that one with many genes does not
+        drown one with few. By default there is one.
     config
         Strengths of the penalties, and when the optimizer stops.
     fitted
@@ -172,12 +174,20 @@ def fit_regressions(
     # would, which are mostly noise.
     mean = np.asarray(abs(x).mean(0)).ravel()
     scale = np.where(mean > 0, mean, 1) ** config.gene_scale_power
-    if modalities is not None:
+    if len(slices) > 1:
+        modality = np.repeat(np.arange(len(slices)), [part.stop - part.start for part in slices])[held]
         spread = np.asarray(x.power(2).mean(0) - np.square(x.mean(0))).ravel() / scale**2
-        totals = np.bincount(modalities[held], spread)
-        scale *= np.sqrt(totals / totals.mean())[modalities[held]]
-    batch_directions = None if batch_directions is None else batch_directions[:, held]
-    nuisance = _nuisance(x, labels, batch_directions, config) / scale
+        totals = np.bincount(modality, spread)
+        scale *= np.sqrt(totals / totals.mean())[modality]
+    # Nuisance directions times the roots of their penalties, which are divided by the number of
+    # cells, since the loss is a mean over cells.
+    nuisance = np.zeros((0, len(held)))
+    if config.within_class_penalty:
+        penalty = config.within_class_penalty * max(1.0, x.shape[0] / config.within_class_cells)
+        nuisance = np.sqrt(penalty) * within_class_directions(x, labels, config.n_within_class_directions)
+    if batch_directions is not None and config.batch_penalty:
+        nuisance = np.vstack([nuisance, np.sqrt(config.batch_penalty) * batch_directions[:, held]])
+    nuisance = nuisance / np.sqrt(x.shape[0]) / scale
     z = sp.csr_matrix(x @ sp.diags(1 / scale), dtype=np.float32)
     # Fits of many labels take turns: the scores of a few stay in the cache, and threads share the turns.
     turns = np.array_split(fitted, 1 if config.multinomial else -(-len(fitted) // _LABELS_AT_ONCE))
@@ -211,27 +221,6 @@ def _fit_both(
         part = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
         relevance = relevance * np.sqrt(gene_sets @ (part**2).T).T / root_size
     return first, weights, relevance.astype(np.float64)
-
-
-def _nuisance(
-    x: sp.csr_matrix,
-    labels: NDArray[np.integer],
-    batch_directions: NDArray[np.floating] | None,
-    config: RegressionConfig,
-) -> NDArray[np.float64]:
-    """Multiply nuisance directions by the roots of their penalties, ``(n_directions, n_genes)``.
-
-    Penalties are divided by the number of cells, since the loss is a mean over cells.
-    """
-    n_cells, n_genes = x.shape
-    nuisance = np.zeros((0, n_genes))
-    if config.within_class_penalty:
-        penalty = config.within_class_penalty * max(1.0, n_cells / config.within_class_cells)
-        directions = within_class_directions(x, labels, config.n_within_class_directions)
-        nuisance = np.sqrt(penalty) * directions
-    if batch_directions is not None and config.batch_penalty:
-        nuisance = np.vstack([nuisance, np.sqrt(config.batch_penalty) * batch_directions])
-    return nuisance / np.sqrt(n_cells)
 
 
 def within_class_directions(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from contextlib import contextmanager
 from numbers import Integral
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ACCELERATOR = OneOf("auto", "gpu", *AcceleratorRegistry.available_accelerators())
 DEVICE = Either(first=OneOf("auto"), second=Integer(least=0))
-_DEVICE_OF_TORCH = InstanceOf("'cpu', 'cuda', 'cuda:0' and so on, or the number of a GPU", str, Integral, torch.device)
+DEVICE_OF_TORCH = InstanceOf("'cpu', 'cuda', 'cuda:0' and so on, or the number of a GPU", str, Integral, torch.device)
 
 
 def find_device(accelerator: str, device: int | str) -> torch.device:
@@ -41,28 +41,6 @@ def find_device(accelerator: str, device: int | str) -> torch.device:
     if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"accelerator={accelerator!r}, but torch finds no GPU here: pass accelerator='cpu' or 'auto'.")
     return torch.device(kind if device == "auto" else f"{kind}:{device}")
-
-
-def check_device(device: str | int | torch.device) -> torch.device:
-    """Device for the argument of :meth:`tosica.TOSICA.to_device`.
-
-    Raises
-    ------
-    TypeError
-        If it is neither a name, nor the number of a GPU, nor a device of torch.
-    ValueError
-        If torch does not know the name, or finds no such GPU.
-    """
-    _DEVICE_OF_TORCH.check("device", device)
-    try:
-        found = torch.device("cuda", int(device)) if isinstance(device, Integral) else torch.device(device)
-        torch.empty(0, device=found)
-    # AssertionError is what torch raises if it was built without GPUs.
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(
-            f"device={device!r} cannot be used here ({first_line(error)}): pass 'cpu', 'cuda:0' and so on."
-        ) from error
-    return found
 
 
 def check_devices(accelerator: str, devices: int | list[int] | str) -> torch.device:
@@ -114,9 +92,9 @@ def compiled(encoder: Encoder, device: torch.device) -> Iterator[None]:
     plain = encoder.forward
     fast = torch.compile(plain)
 
-    def forward(tokens: Tensor) -> Tensor:
+    def forward(tokens: Tensor, **kwargs: Any) -> Any:
         # Without gradients the encoder splits cells, which depends on the data.
-        return fast(tokens) if torch.is_grad_enabled() else plain(tokens)
+        return (fast if torch.is_grad_enabled() else plain)(tokens, **kwargs)
 
     encoder.forward = forward  # type: ignore[method-assign] # of this encoder, in this context
     try:

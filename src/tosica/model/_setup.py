@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
+import torch
 from anndata import AnnData
 from scvi.data import AnnDataManager, AnnDataManagerValidationCheck
 from scvi.data._constants import _SCVI_UUID_KEY
@@ -20,7 +22,7 @@ from tosica._checks import ANY_CELLS, CellData, InstanceOf, OneOf, only_known, r
 from tosica._obs import one_column
 from tosica._settings import logger
 from tosica.data import MODALITY_KINDS, cell_indexers, check_mudata, load_annotations, reindex_obs, resolve_modalities
-from tosica.model._device import check_device
+from tosica.model._device import DEVICE_OF_TORCH, first_line
 from tosica.model._fields import UNLABELED, ExpressionField, LabelsField, MaskField, read_terms
 from tosica.model._modalities import field_keys, place_of, read_modalities
 from tosica.module import REGISTRY_KEYS
@@ -30,7 +32,6 @@ from tosica.onto._ontology import NO_TERM, check_mapping
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import torch
     from mudata import MuData
     from scvi.data.fields import BaseAnnDataField
 
@@ -526,6 +527,7 @@ class SetupMixin(BaseModelClass):
             return np.concatenate(names)
         return {str(m.name): n for m, n in zip(self.modalities, names, strict=True)}
 
+    @validate_params(device=DEVICE_OF_TORCH)
     def to_device(self, device: str | int | torch.device) -> None:
         """Move the model to a CPU or a GPU, where it then annotates.
 
@@ -550,7 +552,15 @@ class SetupMixin(BaseModelClass):
         >>> model.device
         device(type='cpu')
         """
-        super().to_device(check_device(device))
+        try:
+            found = torch.device("cuda", int(device)) if isinstance(device, Integral) else torch.device(device)
+            torch.empty(0, device=found)
+        # AssertionError is what torch raises if it was built without GPUs.
+        except (RuntimeError, AssertionError) as error:
+            raise ValueError(
+                f"device={device!r} cannot be used here ({first_line(error)}): pass 'cpu', 'cuda:0' and so on."
+            ) from error
+        super().to_device(found)
 
     @property
     def fingerprint(self) -> str:

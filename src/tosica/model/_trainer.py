@@ -11,6 +11,7 @@ import warnings
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,6 @@ from tqdm.auto import tqdm
 from tosica._checks import Flag, Fraction, InstanceOf, Number, only_known
 from tosica._settings import format_thousands, logger
 from tosica.model._save_load import to_plain
-from tosica.model._setup import is_rank_zero
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     from lightning.pytorch import Trainer
     from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
-    from scvi.train import TrainRunner
     from torch import Tensor
 
     from tosica._settings import Progress
@@ -255,6 +254,9 @@ TRAINER_ARGUMENTS = {
 
 
 _FLAG = Flag()
+# Batch directions are scaled by this in training: batches of a query differ more than those of the
+# reference do, and along single directions.
+_BATCH_EFFECT_SCALE = 6.0
 
 
 def pop_progress_args(trainer_kwargs: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
@@ -287,33 +289,46 @@ def pop_early_stopping(trainer_kwargs: dict[str, Any]) -> EarlyStopping:
     return EarlyStopping(**defaults | given)
 
 
-def make_runner(state: TrainingState, **kwargs: Any) -> TrainRunner:
-    """Make the trainer, and refuse what several processes cannot do together."""
+def make_trainer(state: TrainingState) -> None:
+    """Make the training plan and the trainer, which refuses wrong arguments and what processes cannot do together."""
+    scaled = None
+    if state.directions is not None:
+        scaled = torch.from_numpy(_BATCH_EFFECT_SCALE * state.directions).float()
+    state.plan = state.model._training_plan_cls(state.model.module, state.settings.plan, scaled)
+    # Losses are kept once an epoch; lightning warns if it has fewer steps than this.
+    kwargs: dict[str, Any] = {"log_every_n_steps": 1, "enable_progress_bar": False}
+    kwargs |= {"check_val_every_n_epoch": 1} if state.data.n_val else {"limit_val_batches": 0}
+    kwargs |= state.trainer_kwargs
+    if isinstance(kwargs.get("max_time"), Real):
+        kwargs["max_time"] = {"seconds": kwargs["max_time"]}
+    kwargs["callbacks"] = list(kwargs.get("callbacks") or ())
+    if state.settings.early_stopping:
+        kwargs["callbacks"] += [pop_early_stopping(kwargs), KeepBest()]
     if kwargs.get("logger") is None and not kwargs.get("log_save_dir"):
         # By default scvi-tools would write to the working directory with strategy="ddp".
         kwargs["logger"] = SimpleLogger()
-    # Losses are kept once an epoch; lightning warns if it has fewer steps than this.
-    kwargs = {"log_every_n_steps": 1, "enable_progress_bar": False} | kwargs
     if state.resume is not None:
         kwargs["ckpt_path"] = state.resume
     with warnings.catch_warnings():
         # It is not: the loss is the mean over all processes, and the callback is ours.
         warnings.filterwarnings("ignore", message="early_stopping was automatically disabled")
-        runner = state.model._train_runner_cls(
+        state.runner = state.model._train_runner_cls(
             state.model, training_plan=state.plan, data_splitter=state.data, max_epochs=state.n_epochs, **kwargs
         )
-    if runner.trainer.world_size == 1:
-        return runner
-    strategy = runner.trainer.strategy
-    is_ddp = type(strategy) is DDPStrategy and strategy._start_method == "popen"
-    if not is_ddp or state.checkpoint or state.resume or state.blocks is not None:
-        raise ValueError(
-            "Training on several devices takes strategy='ddp', and neither checkpoint_dir, resume nor datamodule: "
-            "pass it without these, or devices=1."
-        )
-    if settings.seed is None:
-        raise ValueError("With strategy='ddp' all processes must draw the same cells: set scvi.settings.seed first.")
-    return runner
+    trainer = state.runner.trainer
+    if trainer.world_size > 1:
+        is_ddp = type(trainer.strategy) is DDPStrategy and trainer.strategy._start_method == "popen"
+        if not is_ddp or state.checkpoint or state.resume or state.blocks is not None:
+            raise ValueError(
+                "Training on several devices takes strategy='ddp', and neither checkpoint_dir, resume nor datamodule: "
+                "pass it without these, or devices=1."
+            )
+        if settings.seed is None:
+            raise ValueError(
+                "With strategy='ddp' all processes must draw the same cells: set scvi.settings.seed first."
+            )
+    if state.checkpoint is not None or state.resumed is not None:
+        add_checkpoint(state)
 
 
 # ------------------------------------------------------------------------------- checkpoints
@@ -511,7 +526,7 @@ def log_end(state: TrainingState) -> None:
         # No warning, because the command line would show it: it saves no such model.
         logger.info("train: ended early, after %s: the model can be used and saved%s", state.ended_early, resume)
         raise KeyboardInterrupt
-    if not is_rank_zero(model):
+    if not trainer.is_global_zero:
         return
     n_epochs, held_out = trainer.current_epoch, ""
     if model.training_.held_out_codes is not None:

@@ -6,7 +6,7 @@ import math
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -52,9 +52,6 @@ if TYPE_CHECKING:
 _MIN_DRAWS = 3_000
 _DRAWS_PER_ROOT = 100
 _LEAST_EPOCH = 64
-# Batch directions are scaled by this in training: batches of a query differ more than those of the
-# reference do, and along single directions.
-_BATCH_EFFECT_SCALE = 6.0
 # Weight of the linear branch that leaves nothing of the network.
 _ALONE = 1000.0
 
@@ -191,24 +188,6 @@ def find_directions(state: TrainingState) -> None:
     where = f"in {n} direction{'s' * (n > 1)} of expression, which is corrected for"
     logger.info("train: the batches differ %s", where if n else "no more than by chance")
     state.directions = found if n else None
-
-
-def make_trainer(state: TrainingState) -> None:
-    """Make the training plan and the trainer, which refuses wrong arguments."""
-    settings, scaled = state.settings, None
-    if state.directions is not None:
-        scaled = torch.from_numpy(_BATCH_EFFECT_SCALE * state.directions).float()
-    state.plan = state.model._training_plan_cls(state.model.module, settings.plan, scaled)
-    kwargs: dict[str, Any] = {"check_val_every_n_epoch": 1} if state.data.n_val else {"limit_val_batches": 0}
-    kwargs |= state.trainer_kwargs
-    if isinstance(kwargs.get("max_time"), Real):
-        kwargs["max_time"] = {"seconds": kwargs["max_time"]}
-    callbacks = list(kwargs.get("callbacks") or ())
-    if settings.early_stopping:
-        callbacks += [_trainer.pop_early_stopping(kwargs), _trainer.KeepBest()]
-    state.runner = _trainer.make_runner(state, **kwargs | {"callbacks": callbacks})
-    if state.checkpoint is not None or state.resumed is not None:
-        _trainer.add_checkpoint(state)
 
 
 def fit_linear(state: TrainingState) -> None:
@@ -362,7 +341,7 @@ PHASES: tuple[Phase, ...] = (
     check_labels,
     hold_out,
     find_directions,
-    make_trainer,
+    _trainer.make_trainer,
     fit_linear,
     fit_network,
     add_branches,

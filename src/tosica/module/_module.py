@@ -358,7 +358,7 @@ class TOSICAModule(BaseModuleClass):
         rows: list[Any] = []
         for i in chosen:
             tokens = self.embedding(x, keep, self.token_modality == i if len(self.slices) > 1 else None)
-            latent, row = self.encoder.rollout(tokens) if rollout else (self.encoder(tokens), None)
+            latent, row = self.encoder(tokens, rollout=rollout)
             latents.append(latent)
             rows.append(row)
         if len(chosen) == 1:

@@ -171,26 +171,7 @@ class Encoder(nn.Module):
                 nn.init.xavier_uniform_(module.weight)
                 nn.init.zeros_(module.bias)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Encode tokens without the rollout.
-
-        Parameters
-        ----------
-        tokens
-            Gene-set tokens, ``(B, P, D)``.
-
-        Returns
-        -------
-        The normalised class token, ``(B, D)``.
-        """
-        if not torch.is_grad_enabled():
-            return torch.cat([latent for latent, _ in thread_map(self._encode, self._parts(tokens))])
-        if self.training and tokens.device.type == "cpu" and not torch.compiler.is_compiling():
-            trained = [weight for weight in self.parameters() if weight.requires_grad]
-            return _ApplyInParts.apply(self._encode, tokens, *trained)  # type: ignore[no-any-return]
-        return self._encode(tokens)[0]
-
-    def rollout(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, tokens: Tensor, *, rollout: bool = False) -> tuple[Tensor, Tensor | None]:
         r"""Encode tokens, and compute the rollout of the class token's attention.
 
         A layer's map is :math:`\tilde A = \tfrac12 (\bar A + I)`, the mean over heads with the
@@ -203,16 +184,28 @@ class Encoder(nn.Module):
         ----------
         tokens
             Gene-set tokens, ``(B, P, D)``.
+        rollout
+            Whether to compute the rollout.
 
         Returns
         -------
         The normalised class token, ``(B, D)``, and its attention to the gene-set tokens,
-        ``(B, P)``, float32 or wider; with the class token's attention to itself, which is left out,
-        each row sums to one. No gradient flows through the attention.
+        ``(B, P)``, float32 or wider, or ``None``; with the class token's attention to itself, which
+        is left out, each row sums to one. No gradient flows through the attention.
         """
-        parts = thread_map(partial(self._encode, rollout=True), self._parts(tokens))
-        latent, row = (torch.cat(both) for both in zip(*parts, strict=True))
-        return latent, row
+        if torch.is_grad_enabled() and not rollout:
+            if not self.training or tokens.device.type != "cpu" or torch.compiler.is_compiling():
+                return self._encode(tokens)[0], None
+            trained = [weight for weight in self.parameters() if weight.requires_grad]
+            return _ApplyInParts.apply(self._encode, tokens, *trained), None
+        parts: Sequence[Tensor] = [tokens]
+        if tokens.device.type == "cpu":
+            # A part fits the cache, with the class token, which is added to each.
+            size_of_cell = MLP_RATIO * (tokens.shape[1] + 1) * tokens.shape[2] * tokens.element_size()
+            parts = tokens.split(max(self.cache_bytes // max(size_of_cell, 1), 1))
+        encoded = thread_map(partial(self._encode, rollout=rollout), parts)
+        latent, row = (torch.cat(both) for both in zip(*encoded, strict=True))
+        return latent, row if rollout else None
 
     def _encode(self, tokens: Tensor, *, rollout: bool = False) -> tuple[Tensor, Tensor]:
         """Class token (B, D), and its attention (B, P): that of all layers with ``rollout``, else of the last."""
@@ -232,14 +225,6 @@ class Encoder(nn.Module):
                 for attention in reversed(kept):
                     row = (row + multiply_row(row, attention)) / 2
         return self.norm(latent), row[:, 1:]
-
-    def _parts(self, tokens: Tensor) -> Sequence[Tensor]:
-        """Split cells so that a part fits the cache of a CPU; on other devices do not split."""
-        if tokens.device.type != "cpu":
-            return [tokens]
-        # With the class token, which is added to each part.
-        size_of_cell = MLP_RATIO * (tokens.shape[1] + 1) * tokens.shape[2] * tokens.element_size()
-        return tokens.split(max(self.cache_bytes // max(size_of_cell, 1), 1))
 
 
 def multiply_row(row: Tensor, attention: LayerAttention) -> Tensor:
