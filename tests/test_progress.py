@@ -41,13 +41,13 @@ def wait_for(text, stream):
 
 def test_it_says_what_how_far_and_how_fast(terminal, capsys):
     with progress(2000, "work") as step:
-        step.update(1500)
+        step.n += 1500
         assert wait_for("work:  75%", terminal)
         assert "1500/2000" in terminal.getvalue()
         assert "cells/s" in terminal.getvalue()
         step.text = "other work"
         assert wait_for("other work:  75%", terminal)
-        step.update(500)
+        step.n += 500
     assert "other work: 100%" in terminal.getvalue()
     assert terminal.getvalue().endswith("\n")
     assert capsys.readouterr().out == ""
@@ -62,7 +62,7 @@ def test_a_file_has_a_line_now_and_then(monkeypatch, caplog):
     for total, line in ((400, "work: 6% after 0"), (None, "work after 0")):
         caplog.clear()
         with progress(total, "work") as step:
-            step.update(24)
+            step.n += 24
             end = time.monotonic() + 20
             # Its first line may come before the count.
             while not any(text.startswith(line) for text in caplog.messages):
@@ -73,7 +73,7 @@ def test_a_file_has_a_line_now_and_then(monkeypatch, caplog):
 
 def test_there_is_one_bar_at_a_time(terminal):
     with progress(10, "outer"), progress(10, "inner") as inner:
-        inner.update(5)
+        inner.n += 5
         assert wait_for("outer", terminal)
     with progress(10, "outer", enabled=False), progress(10, "later"):
         assert wait_for("later", terminal)
@@ -89,7 +89,7 @@ def test_there_is_none_if_it_is_switched_off_or_the_work_is_short(terminal, monk
         monkeypatch.setattr(settings, name, value)
     with progress(10, "work") as step:
         time.sleep(0.05)
-        step.update(10)
+        step.n += 10
     assert terminal.getvalue() == ""
 
 

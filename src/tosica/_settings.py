@@ -137,14 +137,9 @@ def format_thousands(number: int) -> str:
     return f"{number:,}".replace(",", " ")
 
 
-def count(n: int) -> str:
-    """Write a number of cells with thin spaces between thousands."""
-    return f"{int(n):,}".replace(",", "\u202f")
-
-
-def count_cells(n: int) -> str:
-    """Write a number of cells with its noun."""
-    return f"{count(n)} cell" + ("" if n == 1 else "s")
+def count(n: int, noun: str = "") -> str:
+    """Write a number with thin spaces between thousands, and its noun."""
+    return f"{int(n):,}".replace(",", "\u202f") + (f" {noun}{'' if n == 1 else 's'}" if noun else "")
 
 
 def percent(share: float) -> str:
@@ -261,10 +256,6 @@ class Progress:
     _start: float = field(default_factory=time.time)
     _ended: threading.Event = field(default_factory=threading.Event)
 
-    def update(self, n: int = 1) -> None:
-        """Count what is done."""
-        self.n += n
-
     def draw(self) -> None:
         """Draw until it has ended, from the third second on."""
         if self._ended.wait(DELAY if is_watched() else INTERVAL_LOG):
@@ -305,7 +296,7 @@ def progress(total: int | None, text: str, *, unit: str = "cells", enabled: bool
 
     Yields
     ------
-    The step: ``update(n)`` counts, and ``text`` may be set when another part of it begins.
+    The step: its ``n`` counts what is done, and ``text`` may be set when another part of it begins.
     """
     step = Progress(total, text, unit)
     if not (enabled and settings.shows_progress and _shown.acquire(blocking=False)):

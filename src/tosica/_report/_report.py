@@ -21,7 +21,7 @@ from tosica._files import check_folder, replace_file
 from tosica._limits import LIMITS
 from tosica._obs import ATTRIBUTION, UNKNOWN, group_colors
 from tosica._report._map import MAX_NAMED, MISSING, NOVELTY_RANGE, RAMP, draw_map, find_positions, group_palette
-from tosica._settings import count, count_cells, decimal, logger, percent
+from tosica._settings import count, decimal, logger, percent
 from tosica.data import ExpressionSource
 from tosica.get import gene_sets_df, genes_df
 from tosica.model import TOSICA
@@ -207,7 +207,7 @@ def _fill_template(**facts: Any) -> str:
     names = ("report.html.j2", "page.css", "map.js")
     page, css, map_js = (files("tosica._report").joinpath(name).read_text(encoding="utf-8") for name in names)
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
-    environment.filters |= {"count": count, "count_cells": count_cells, "percent": percent, "decimal": decimal}
+    environment.filters |= {"count": count, "percent": percent, "decimal": decimal}
     return environment.from_string(page).render(css=css, map_js=map_js, **facts) + "\n"
 
 

@@ -8,10 +8,8 @@
     Match the genes of a query with those of a model.
 ``_scale``
     Tell counts and their logarithms, and refuse everything else.
-``_rescale``
-    Find the total of a reference, and bring a query to it.
 ``_normalize``
-    Normalize counts in blocks and in minibatches.
+    Normalize counts in blocks and in minibatches; find the total of a reference, and bring a query to it.
 ``_kinds``
     RNA, antibodies, gene activity: what each does with the above.
 """
@@ -36,8 +34,7 @@ from tosica.data._mudata import (
     reindex_obs,
     resolve_modalities,
 )
-from tosica.data._normalize import CenteredLogRatio, LogNormalization, ModalitySlice, Normalization, normalize
-from tosica.data._rescale import Scale
+from tosica.data._normalize import CenteredLogRatio, LogNormalization, ModalitySlice, Normalization, Scale, normalize
 from tosica.data._scale import (
     TARGET_SUM,
     are_factor_codes,

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
-import scipy.sparse as sp
 
 from tosica._limits import LIMITS
 from tosica.gs._genes import GeneList, undecorated
@@ -14,8 +13,6 @@ from tosica.gs._match import match_genes, match_respelled, same_but_hyphens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from tosica.data._matrix import Block
 
 
 class FoundGenes(NamedTuple):
@@ -89,20 +86,3 @@ def _translate(
     if (indexer >= 0).sum() <= (by_name >= 0).sum():
         return by_name, repeated, ""
     return indexer, repeated, match.summary()
-
-
-def reindex_genes(block: Block, indexer: np.ndarray, n_genes: int) -> np.ndarray:
-    """Make a dense float32 block with the model's genes as columns; missing genes are zero.
-
-    ``indexer`` is that of :func:`find_genes`.
-    """
-    out = np.zeros((block.shape[0], n_genes), dtype=np.float32)
-    if sp.issparse(block):
-        column = indexer[block.indices]
-        known = column >= 0
-        row = np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
-        out[row[known], column[known]] = block.data[known]
-    else:
-        known = indexer >= 0
-        out[:, indexer[known]] = block[:, known]
-    return out

@@ -12,11 +12,10 @@ import scipy.sparse as sp
 from tosica._checks import list_names
 from tosica._limits import LIMITS
 from tosica._settings import TosicaWarning, query_logger, warn_user
-from tosica.data._align import find_genes, reindex_genes
+from tosica.data._align import find_genes
 from tosica.data._matrix import BLOCK, check_unique
-from tosica.data._normalize import CenteredLogRatio, ChangeOfBase, LogNormalization
-from tosica.data._rescale import Scale, fit_query_scale, fit_scale
-from tosica.data._scale import check_finite, checked_blocks, row_of
+from tosica.data._normalize import CenteredLogRatio, ChangeOfBase, LogNormalization, Scale, fit_query_scale, fit_scale
+from tosica.data._scale import check_values, checked_blocks, row_of
 from tosica.gs._genes import hint_for_mismatch
 
 if TYPE_CHECKING:
@@ -311,7 +310,14 @@ class AlignedCells(Generic[S]):
             indexer = self.indexer if all_read else self.indexer[self.indexer >= 0]
             for offset in range(0, block.values.shape[0], step):
                 part = slice(offset, offset + step)
-                values = reindex_genes(block.values[part], indexer, len(self.measured))
+                some = block.values[part]
+                # Missing genes are zero.
+                values = np.zeros((some.shape[0], len(self.measured)), dtype=np.float32)
+                if sp.issparse(some):
+                    column, row = indexer[some.indices], np.repeat(np.arange(some.shape[0]), np.diff(some.indptr))
+                    values[row[column >= 0], column[column >= 0]] = some.data[column >= 0]
+                else:
+                    values[:, indexer[indexer >= 0]] = some[:, indexer >= 0]
                 n_empty += int((~values.any(1)).sum())
                 total = None if block.total is None else block.total[part]
                 yield CellBatch(block.start + offset, values, block.is_counts, total)
@@ -505,7 +511,7 @@ def _antibody_values(
     block: Block, where: str, first_cell: int, before: AntibodyValues | None = None
 ) -> AntibodyValues | None:
     """Say what a block of antibodies and those before it hold; ``None`` if they are all zero."""
-    check_finite(block, where, first_cell)
+    check_values(block, where, first_cell, signed=True)
     data = block.data if sp.issparse(block) else block
     if not data.any():
         return before

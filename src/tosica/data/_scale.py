@@ -98,7 +98,8 @@ class Values(NamedTuple):
         data = block.data if sp.issparse(block) else block
         if not np.issubdtype(data.dtype, np.inexact) or (self.transform is COUNTS and not self.is_whole):
             return
-        n_values, n_whole = _sum_rows(block, data != 0), _sum_rows(block, are_whole(data) & (data != 0))
+        whole = np.isclose(data, np.rint(data), atol=0) & (data != 0)
+        n_values, n_whole = _sum_rows(block, data != 0), _sum_rows(block, whole)
         # Logarithms are whole by accident only; of counts, a part may be shared between genes.
         if self.transform is COUNTS:
             others = 2 * n_whole < n_values
@@ -171,29 +172,25 @@ def checked_blocks(matrix: CellMatrix, values: Values, size: int) -> Iterator[tu
         yield start, block
 
 
-def check_values(block: Block, where: str, first_cell: int, matrix: CellMatrix | None = None) -> None:
-    """Refuse values that are missing, infinite or negative; the message names the first cell.
+def check_values(
+    block: Block, where: str, first_cell: int, matrix: CellMatrix | None = None, *, signed: bool = False
+) -> None:
+    """Refuse values that are missing, infinite, or unless ``signed`` negative; the message names the first cell.
 
     It also says where values that were not scaled are, if ``matrix`` is given.
     """
-    check_finite(block, where, first_cell)
     data = block.data if sp.issparse(block) else block
-    if data.size and data.min() < 0:
+    bad = ~np.isfinite(data)
+    if bad.any():
+        what = "NaN" if np.isnan(data).any() else "infinity"
+        raise ValueError(
+            f"{where} holds {what} (first in cell {row_of(block, bad) + first_cell}); replace or remove such values."
+        )
+    if data.size and not signed and data.min() < 0:
         hint = "" if matrix is None else f" {describe_unscaled(matrix.adata, name=matrix.name)}"
         raise ValueError(
             f"{where} holds negative values (first in cell {row_of(block, data < 0) + first_cell}),"
             f" so it was scaled or centred; tosica needs counts or log-normalised expression.{hint}"
-        )
-
-
-def check_finite(block: Block, where: str, first_cell: int) -> None:
-    """Refuse values that are missing or infinite; the message names the first cell with one."""
-    values = block.data if sp.issparse(block) else block
-    bad = ~np.isfinite(values)
-    if bad.any():
-        what = "NaN" if np.isnan(values).any() else "infinity"
-        raise ValueError(
-            f"{where} holds {what} (first in cell {row_of(block, bad) + first_cell}); replace or remove such values."
         )
 
 
@@ -222,7 +219,8 @@ def sample_positions(n_obs: int) -> np.ndarray:
 
 def _detect_cells(cells: sp.csr_matrix, where: str) -> Values:
     """Tell the scale of cells that express something, in double precision."""
-    whole = are_whole(cells.data)
+    # But for what single precision loses where a logarithm was undone.
+    whole = np.isclose(cells.data, np.rint(cells.data), atol=0)
     n_values, n_whole = np.diff(cells.indptr), _sum_rows(cells, whole)
     fractional = (n_values >= 3) & (2 * n_whole < n_values)
     # Counts beside values that are small enough for logarithms.
@@ -364,11 +362,6 @@ def _are_standardized(cells: sp.csr_matrix) -> bool:
 
 
 # ------------------------------------------------------------------ rows and totals
-
-
-def are_whole(values: np.ndarray) -> np.ndarray:
-    """Which values are whole numbers, but for what single precision loses where a logarithm was undone."""
-    return np.isclose(values, np.rint(values), atol=0)
 
 
 def invert(block: Block, transform: Transform) -> Block:

@@ -132,7 +132,8 @@ class AdaptationMixin(SetupMixin):
                 f"No cell of adata.obs[{labels_key!r}] has a label of the model: {list_names(self.labels)}."
             )
         chosen = source if len(rows) == len(codes) else source[rows]
-        query = QueryLoader(chosen, self.modalities, self.module.device, batch_size=batch_size, signal=self._signal)
+        statistics, device = self.training_.novelty_statistics, self.module.device
+        query = QueryLoader(chosen, self.modalities, device, batch_size=batch_size, statistics=statistics)
         if query.modalities != self.module.modality_choices[-1]:
             missing = [repr(str(m.name)) for i, m in enumerate(self.modalities) if i not in query.modalities]
             raise ValueError(f"The cells lack the modality {' and '.join(missing)} of the model: pass all modalities.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -42,6 +43,7 @@ from tosica.model._fields import LabelsField
 from tosica.model._modalities import QueryLoader
 from tosica.model._setup import SetupMixin
 from tosica.module import REGISTRY_KEYS
+from tosica.onto._hierarchy import LabelHierarchy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -108,8 +110,9 @@ class AnnotationMixin(SetupMixin):
             raise ValueError(f"want cannot be {name!r}{did_you_mean(name, _WANTED)}")
         source = self._source(adata, indices, layer, use_raw)
         adata, tokens = source.data, self.tokens
+        statistics, device = self.training_.novelty_statistics, self.module.device
         query = QueryLoader(
-            source, self.modalities, self.module.device, batch_size=batch_size, sample=sample, signal=self._signal
+            source, self.modalities, device, batch_size=batch_size, sample=sample, statistics=statistics
         )
         columns = np.flatnonzero(np.isin(tokens.modality, query.modalities))
         if "unannotated" not in wanted:
@@ -118,7 +121,7 @@ class AnnotationMixin(SetupMixin):
         found: dict[str, np.ndarray] = {}
         bar = progress(adata.n_obs, "annotate", enabled=enable_progress_bar)
         run = partial(self._infer_minibatch, query.modalities, wanted, precision)
-        with thread_pool(self.module.device), bar as step:
+        with thread_pool(device), bar as step:
             for start, parts in thread_map(run, query):
                 for name, part in parts.items():
                     if not np.isfinite(part).all():
@@ -126,8 +129,7 @@ class AnnotationMixin(SetupMixin):
                     if name not in found:
                         found[name] = np.empty((adata.n_obs, *part.shape[1:]), dtype=np.float32)
                     found[name][start : start + len(part)] = part
-                step.update(len(part))
-        statistics = self.training_.novelty_statistics
+                step.n += len(part)
         hierarchy = self._hierarchy
         if "probabilities" in found:
             found["codes"] = found["probabilities"].argmax(1).astype(np.int32)
@@ -156,7 +158,7 @@ class AnnotationMixin(SetupMixin):
             gene_sets=[tokens.names[i] for i in columns],
             modalities=None if names[0] is None else [str(names[i]) for i in tokens.modality[columns]],
             present=query.modalities,
-            terms=self.ontology_term_ids_,
+            terms=dict(self._term_of_label or {}),
             hierarchy=hierarchy,
             model=self.fingerprint,
             **found,
@@ -571,9 +573,36 @@ class AnnotationMixin(SetupMixin):
         [(0, (500, 765)), (500, (25, 765))]
         """
         source = self._source(adata, None, layer, use_raw)
-        return iter(
-            QueryLoader(source, self.modalities, self.module.device, batch_size=batch_size, signal=self._signal)
+        statistics, device = self.training_.novelty_statistics, self.module.device
+        return iter(QueryLoader(source, self.modalities, device, batch_size=batch_size, statistics=statistics))
+
+    def _check_trained(self) -> None:
+        """Raise a ``RuntimeError`` if the model is not trained."""
+        self._check_if_trained(
+            warn=False, message="The model is not trained: call model.train() first, or load a trained one."
         )
+
+    @property
+    def _hierarchy(self) -> LabelHierarchy | None:
+        """The groups above the labels; ``None`` if no label has a term or a parent."""
+        if not (self._term_of_label or self._parent_of_label):
+            return None
+        return LabelHierarchy(self.labels, self._term_of_label or {}, self._parent_of_label)
+
+    @property
+    def fingerprint(self) -> str:
+        """Sixteen characters that tell this model from any other.
+
+        They depend on the weights and on the names of labels, genes and gene sets.
+        """
+        hasher, tokens = hashlib.sha256(), self.tokens
+        for name, tensor in sorted(self.module.state_dict().items()):
+            hasher.update(name.encode())
+            hasher.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        for names in (self.labels, tokens.var_names, tokens.names[: len(tokens.names) - tokens.n_unannotated]):
+            # A name may have any character but these.
+            hasher.update("\0".join([*map(str, names), ""]).encode() + b"\1")
+        return hasher.hexdigest()[:16]
 
     def _source(
         self,

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tosica.data import ExpressionSource
+    from tosica.linear import NoveltyStatistics
 
 
 @dataclass(frozen=True)
@@ -231,8 +232,9 @@ class QueryLoader:
     sample
         If the source is a part of a query, cells from all over that query, by which the scale of the
         expression is recognized.
-    signal
-        Variance of each gene's mean between the labels: what a model of one modality asks a query for half of.
+    statistics
+        Those of novelty. The variance of their means between the labels is what a model of one modality asks a
+        query for half of.
 
     Raises
     ------
@@ -249,12 +251,15 @@ class QueryLoader:
         *,
         batch_size: int | None = None,
         sample: AnnData | None = None,
-        signal: np.ndarray | None = None,
+        statistics: NoveltyStatistics | None = None,
     ) -> None:
         if batch_size is None:
             batch_size = _BATCH_SIZE_CPU if device.type == "cpu" else _BATCH_SIZE_ACCELERATOR
         self._modalities = modalities
         self._device = device
+        signal = None
+        if statistics is not None and len(modalities) == 1:
+            signal = statistics.means.astype(np.float64).var(0)
         self._cells: dict[int, AlignedCells] = {}
         self._measured: dict[int, Tensor | None] = {}
         split = _find_modality if isinstance(source.data, AnnData) else _split
@@ -266,7 +271,7 @@ class QueryLoader:
             read = partial(CellMatrix, layer=layer, use_raw=source.use_raw, name=name)
             of_all = None if sample is None else read(sample)
             aligned = partial(AlignedCells, modality.kind, read(adata), modality.genes, modality.scale)
-            cells = aligned(batch_size=batch_size, sample=of_all, signal=signal if len(modalities) == 1 else None)
+            cells = aligned(batch_size=batch_size, sample=of_all, signal=signal)
             self._cells[position] = cells
             self._measured[position] = None if cells.measured.all() else torch.from_numpy(cells.measured).to(device)
         self.modalities: tuple[int, ...] = tuple(self._cells)

@@ -12,7 +12,8 @@ from scvi import settings
 from torch.utils.data import BatchSampler, Sampler
 
 from tosica.data import CellMatrix
-from tosica.model._reference_on_disk import ContiguousBlocks, ShuffleBuffer, as_minibatch, read_ahead
+from tosica.model._reference_on_disk import ContiguousBlocks, ShuffleBuffer, read_ahead
+from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -68,7 +69,8 @@ class Minibatches:
         # On sparse matrices, one lookup for a minibatch is much faster than one for each cell.
         block: Block = self._rows.take(cells)
         dense = block.toarray() if sp.issparse(block) else block
-        return as_minibatch(np.asarray(dense, dtype=np.float32), self._codes[cells])
+        x, codes = (torch.from_numpy(each) for each in (np.asarray(dense, dtype=np.float32), self._codes[cells]))
+        return {REGISTRY_KEYS.X_KEY: x, REGISTRY_KEYS.LABELS_KEY: codes[:, None]}
 
 
 class ReferenceData(LightningDataModule):

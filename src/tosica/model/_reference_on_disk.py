@@ -167,7 +167,8 @@ class ShuffleBuffer:
             for row, label in enumerate(labels):
                 genes, values = pools[label].draw(rng)
                 x[row, genes] = values
-            yield as_minibatch(x, self._labels[labels])
+            tensors = torch.from_numpy(x), torch.from_numpy(self._labels[labels])[:, None]
+            yield dict(zip((REGISTRY_KEYS.X_KEY, REGISTRY_KEYS.LABELS_KEY), tensors, strict=True))
 
     def _add(self, pools: list[_Pool], positions: np.ndarray, block: Block, rng: np.random.Generator) -> None:
         block = sp.csr_matrix(block)
@@ -188,11 +189,6 @@ def read_ahead(items: Iterable[Item], read: Callable[[Item], Result], n_ahead: i
                 yield ahead.popleft().result()
         while ahead:
             yield ahead.popleft().result()
-
-
-def as_minibatch(x: np.ndarray, codes: np.ndarray) -> dict[str, torch.Tensor]:
-    """Make a minibatch of expression, ``(n_cells, n_genes)``, and codes of labels."""
-    return {REGISTRY_KEYS.X_KEY: torch.from_numpy(x), REGISTRY_KEYS.LABELS_KEY: torch.from_numpy(codes)[:, None]}
 
 
 Cell = tuple[np.ndarray, np.ndarray]

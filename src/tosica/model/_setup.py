@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral
@@ -26,7 +25,7 @@ from tosica.model._device import DEVICE_OF_TORCH, first_line
 from tosica.model._fields import UNLABELED, ExpressionField, LabelsField, MaskField, read_terms
 from tosica.model._modalities import field_keys, place_of, read_modalities
 from tosica.module import REGISTRY_KEYS
-from tosica.onto._hierarchy import LabelHierarchy, check_parents
+from tosica.onto._hierarchy import check_parents
 from tosica.onto._ontology import NO_TERM, check_mapping
 
 if TYPE_CHECKING:
@@ -95,12 +94,6 @@ class SetupMixin(BaseModelClass):
     """The model's modalities; one without a name if the reference is an AnnData."""
     tokens: TokenLayout
     """The tokens of all modalities, in the order of the network."""
-
-    def _check_trained(self) -> None:
-        """Raise a ``RuntimeError`` if the model is not trained."""
-        self._check_if_trained(
-            warn=False, message="The model is not trained: call model.train() first, or load a trained one."
-        )
 
     @property
     def mislabeled_indices(self) -> np.ndarray | None:
@@ -429,19 +422,6 @@ class SetupMixin(BaseModelClass):
     def label_parents_(self, parents: Mapping[str, str]) -> None:
         self._parent_of_label = check_parents(parents, self.labels)
 
-    @property
-    def _signal(self) -> np.ndarray | None:
-        """Variance of each gene's mean between the labels, ``(n_genes,)``; ``None`` before training."""
-        statistics = self.training_.novelty_statistics
-        return None if statistics is None else statistics.means.astype(np.float64).var(0)
-
-    @property
-    def _hierarchy(self) -> LabelHierarchy | None:
-        """The groups above the labels; ``None`` if no label has a term or a parent."""
-        if not (self._term_of_label or self._parent_of_label):
-            return None
-        return LabelHierarchy(self.labels, self.ontology_term_ids_, self._parent_of_label)
-
     def _restore_terms(self, terms: Mapping[str, str], parents: Mapping[str, str]) -> None:
         """Take terms and parents from a file; another release of the ontology may have had other terms."""
         if not all(label in self.labels and isinstance(term, str) for label, term in terms.items()):
@@ -561,21 +541,6 @@ class SetupMixin(BaseModelClass):
                 f"device={device!r} cannot be used here ({first_line(error)}): pass 'cpu', 'cuda:0' and so on."
             ) from error
         super().to_device(found)
-
-    @property
-    def fingerprint(self) -> str:
-        """Sixteen characters that tell this model from any other.
-
-        They depend on the weights and on the names of labels, genes and gene sets.
-        """
-        hasher, tokens = hashlib.sha256(), self.tokens
-        for name, tensor in sorted(self.module.state_dict().items()):
-            hasher.update(name.encode())
-            hasher.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-        for names in (self.labels, tokens.var_names, tokens.names[: len(tokens.names) - tokens.n_unannotated]):
-            # A name may have any character but these.
-            hasher.update("\0".join([*map(str, names), ""]).encode() + b"\1")
-        return hasher.hexdigest()[:16]
 
     def _codes(self, key: str) -> np.ndarray:
         """Codes of labels or batches, in the order of the reference's cells; -1 for cells without a label."""

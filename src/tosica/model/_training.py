@@ -200,7 +200,7 @@ def fit_linear(state: TrainingState) -> None:
         mislabeled_indices=data.left_out,
         refitted=model.training_.refitted,
     )
-    module.temperature.fill_(_expected_temperature(state))
+    module.temperature.fill_(1.0)
     if module.linear is None:
         return
     # The network trains by itself.
@@ -265,7 +265,7 @@ def add_branches(state: TrainingState) -> None:
         if linear.weight == _ALONE:
             logger.warning("train: held-out cells are labelled better without the network, which scores leave out")
         linear.to_module()
-    state.model.module.temperature.fill_(_expected_temperature(state))
+    state.model.module.temperature.fill_(1 + linear.weight)
 
 
 @torch.inference_mode()
@@ -295,7 +295,9 @@ def calibrate(state: TrainingState) -> None:
     logits, truth = _held_out_logits(state), torch.from_numpy(data.codes[data.val_idx])
     # With all modalities; dividing by the temperature does not change which label is best.
     model.training_.held_out_codes = torch.stack([truth, logits[-1].argmax(1)]).numpy()
-    fit_temperatures(model, logits, truth, [_expected_temperature(state)] * len(logits))
+    # The sum of the weights of both branches, which the sum of their logits is divided by.
+    expected = 1.0 if state.linear is None else 1.0 + state.linear.weight
+    fit_temperatures(model, logits, truth, [expected] * len(logits))
     if model.training_.refitted:
         model.training_.held_out_probabilities = model.training_.held_out_codes = None
         logger.warning(
@@ -349,11 +351,6 @@ PHASES: tuple[Phase, ...] = (
     refit,
     describe_reference,
 )
-
-
-def _expected_temperature(state: TrainingState) -> float:
-    """Sum the weights of both branches, which the sum of their logits is divided by."""
-    return 1.0 if state.linear is None else 1.0 + state.linear.weight
 
 
 @torch.inference_mode()

@@ -219,7 +219,20 @@ class MaskedEmbedding(nn.Module):
         Tokens, shape ``(n_cells, n_tokens, embed_dim)``, in the order of the mask unless some were
         left out at random.
         """
-        plan = self._plan(keep, present)
+        # Tokens, genes and weights of each bucket, or of a random part of each.
+        plan: list[tuple[Tensor, Tensor, Tensor]] = []
+        for i in range(len(self._has_no_dropout)):
+            tokens, genes, weights = (getattr(self, f"_{of}_{i}") for of in ("tokens", "genes", "weight"))
+            rows = None if present is None else present[tokens].nonzero().reshape(-1)
+            n_tokens = len(tokens) if rows is None else len(rows)
+            if keep < 1 and n_tokens and not self._has_no_dropout[i]:
+                n_kept = max(1, round(keep * n_tokens))
+                drawn = torch.randperm(n_tokens, device=tokens.device)[:n_kept]
+                rows = drawn if rows is None else rows[drawn]
+            if rows is not None:
+                tokens, genes, weights = (of.index_select(0, rows) for of in (tokens, genes, weights))
+            if len(tokens):
+                plan.append((tokens, genes, weights))
         if torch.is_autocast_enabled(x.device.type):
             # The products would round the values anyway; rounded ones are looked up faster.
             x = x.to(torch.get_autocast_dtype(x.device.type))
@@ -241,23 +254,6 @@ class MaskedEmbedding(nn.Module):
                 place = torch.cat([tokens for tokens, _, _ in plan]).argsort()
             embedded = embedded.index_select(0, place)
         return embedded.transpose(0, 1)
-
-    def _plan(self, keep: float, present: Tensor | None) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Tokens, genes and weights of each bucket, or of a random part of each."""
-        plan: list[tuple[Tensor, Tensor, Tensor]] = []
-        for i in range(len(self._has_no_dropout)):
-            tokens, genes, weights = (getattr(self, f"_{of}_{i}") for of in ("tokens", "genes", "weight"))
-            rows = None if present is None else present[tokens].nonzero().reshape(-1)
-            n_tokens = len(tokens) if rows is None else len(rows)
-            if keep < 1 and n_tokens and not self._has_no_dropout[i]:
-                n_kept = max(1, round(keep * n_tokens))
-                drawn = torch.randperm(n_tokens, device=tokens.device)[:n_kept]
-                rows = drawn if rows is None else rows[drawn]
-            if rows is not None:
-                tokens, genes, weights = (of.index_select(0, rows) for of in (tokens, genes, weights))
-            if len(tokens):
-                plan.append((tokens, genes, weights))
-        return plan
 
     @property
     def weights(self) -> list[nn.Parameter]:

@@ -77,7 +77,7 @@ def gene_variability(adata: AnnData, layer: str | None = None) -> NDArray[np.flo
     total, squares = np.zeros(len(matrix.names)), np.zeros(len(matrix.names))
     with progress(matrix.n_obs, "build_mask: variability") as step:
         for _, block in checked_blocks(matrix, found, BLOCK):
-            step.update(block.shape[0])
+            step.n += block.shape[0]
             values = block.astype(np.float64)
             if found.transform.kind == "counts":
                 values = LogNormalization().normalize_block(values)

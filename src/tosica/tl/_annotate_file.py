@@ -213,7 +213,7 @@ def annotate_file(
     )
     with progress(sum(sizes.values()), "annotate", enabled=enable_progress_bar) as step:
         for part in done:
-            step.update(sizes[part])
+            step.n += sizes[part]
     if array_task is not None:
         logger.info(
             "annotate_file: annotated %d parts; when all shares are done, the same call without array_task joins them",

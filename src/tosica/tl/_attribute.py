@@ -412,7 +412,7 @@ class _Source:
 
             for part, found in thread_map(explain, self.minibatches(rows, max(self._points // n_steps, 1))):
                 yield part, found
-                step.update(part.stop - part.start)
+                step.n += part.stop - part.start
 
     def _integrate(self, batch: Minibatch, target: Tensor, n_steps: int) -> Contributions:
         """Compute contributions whose error is small in all cells together, with more points where it is not."""

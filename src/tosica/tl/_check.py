@@ -10,7 +10,7 @@ import pandas as pd
 from tosica._checks import InstanceOf, Integer, validate_params
 from tosica._limits import LIMITS
 from tosica._obs import UNKNOWN
-from tosica._settings import count, count_cells, decimal, listed, percent
+from tosica._settings import count, decimal, listed, percent
 from tosica.data import ExpressionSource
 from tosica.model import TOSICA
 from tosica.tl._evidence import Cells, collect_evidence, read_contributions
@@ -177,7 +177,7 @@ def _improbable_labels(evidence: Evidence) -> Iterator[Doubt]:
             "unknown cells",
             share,
             LIMITS.unknown,
-            f"{count_cells(is_unknown.sum())} ({percent(share)}) are called {UNKNOWN!r}.",
+            f"{count(is_unknown.sum(), 'cell')} ({percent(share)}) are called {UNKNOWN!r}.",
             f"Their best label is less probable than the cutoff of {cutoff}.",
             "See on the map whether they lie between types, are of poor quality, or of a type not in the reference.",
             severity="check" if share > LIMITS.unknown else "note",

@@ -205,7 +205,7 @@ def _change_genes(
 
     with only_warnings(query_logger), thread_pool(module.device), progress(adata.n_obs, "faithfulness") as step:
         for n_cells in thread_map(change, model.iter_batches(adata, **source)):
-            step.update(n_cells)
+            step.n += n_cells
     return results
 
 

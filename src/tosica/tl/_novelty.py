@@ -261,7 +261,7 @@ def read_query(
         for batch in model.iter_batches(adata, layer=layer, use_raw=use_raw, batch_size=_BATCH_SIZE):
             parts.append(sp.csr_matrix(batch.x.cpu().numpy()))
             measured = batch.measured
-            step.update(parts[-1].shape[0])
+            step.n += parts[-1].shape[0]
     return Query(sp.vstack(parts).tocsr(), None if measured is None else measured.cpu().numpy())
 
 
@@ -305,7 +305,7 @@ def score_in_blocks(
         rows = slice(start, start + _BATCH_SIZE)
         x = query.x[rows] if average is None else average[rows] @ query.x
         blocks.append(score(x.toarray(), query.measured, shift))
-        step.update(x.shape[0])
+        step.n += x.shape[0]
     return np.concatenate([s for s, _ in blocks]), np.concatenate([n for _, n in blocks])
 
 

@@ -184,7 +184,7 @@ def refine_gene_sets(
             for row, pair in enumerate(zip(held_out_scores(genes, members), members, strict=True)):
                 repeated = refine(*pair, price)
                 stability[row, np.append(repeated.gained, repeated.lost)] += 1 / n_bootstraps
-            step.update()
+            step.n += 1
     table = _table(tried, found, scores, dict(zip(refined, stability, strict=True)), min_stability)
     table.attrs["refined"] = [sets.names[p] for p in refined]
     if path is not None:
