@@ -31,14 +31,13 @@ import anndata as ad
 import numpy as np
 import pandas as pd
 import scanpy as sc
-import scipy.sparse as sp
 import scvi
 import torch
 
 import tosica
 from benchmarks._accuracy_tasks import LABEL, breast, cite, few, kang, lung, pbmc68k, prepared
 from benchmarks._report import table, version_lines, versions, write
-from tosica.tl._gene_set_evidence import gene_set_statistics
+from tosica.tl._certify import evidence_by_chance, jaccard_of_gene_sets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -213,35 +212,18 @@ def ulm(model: tosica.TOSICA, cells: AnnData) -> pd.DataFrame | None:
 
 def agreement(cells: list[AnnData]) -> list[dict[str, float]]:
     """Jaccard indices of the first gene sets, and of all with evidence, between pairs of models."""
-    rows = []
-    tables = [tosica.get.gene_sets_df(each, similar=True) for each in cells]
-    for first, second in combinations(tables, 2):
-        indices: dict[str, list[float]] = {"first": [], "evidence": []}
-        for label in first["group"].cat.categories.intersection(second["group"].cat.categories):
-            of_label = [list(t.loc[t["group"] == label, "gene_set"]) for t in (first, second)]
-            for name, most in (("first", N_FIRST), ("evidence", None)):
-                a, b = (set(names[:most]) for names in of_label)
-                if a | b:
-                    indices[name].append(len(a & b) / len(a | b))
-        rows.append({name: float(np.mean(values)) for name, values in indices.items()})
-    return rows
+    return [
+        {name: float(np.mean(jaccard_of_gene_sets(*pair, n))) for name, n in (("first", N_FIRST), ("evidence", None))}
+        for pair in combinations(cells, 2)
+    ]
 
 
 def permuted(model: tosica.TOSICA, cells: AnnData) -> dict[str, Any]:
     """Labels with evidence for any set when gene names are permuted, and with the real names."""
-    rng = np.random.default_rng(0)
-    _, members = model.modalities[0].gene_sets()
     record = cells.uns[KEY]
-    wrong = 0
-    for _ in range(N_PERMUTATIONS):
-        shuffled = sp.csc_matrix(members.tocsr()[rng.permutation(members.shape[0])])
-        for label in record["genes"]:
-            added, effects = (record[name][label].to_numpy() for name in ("genes", "effect_size"))
-            found = gene_set_statistics(np.where(effects > 0, added, 0).clip(0), effects.clip(0), shuffled)
-            wrong += bool((found["pval_adj"] <= 0.05).any())
-    n_labels = record["genes"].shape[1]
-    real = tosica.get.gene_sets_df(cells)["group"].nunique()
-    return {"permuted": wrong / (n_labels * N_PERMUTATIONS), "real": real / n_labels, "labels": n_labels}
+    n_labels, real = record["genes"].shape[1], record["evidence"]["group"].nunique()
+    by_chance = evidence_by_chance(record, model, N_PERMUTATIONS, seed=0)
+    return {"permuted": by_chance, "real": real / n_labels, "labels": n_labels}
 
 
 def first(model: tosica.TOSICA, cells: AnnData) -> list[dict[str, Any]]:

@@ -312,7 +312,7 @@ class AdaptationMixin(SetupMixin):
         if new:
             changed[LabelsField.ORDERED_KEY] = False
         model = self._with_labels([*self.labels, *new], changed)
-        model.training_ = deepcopy(self.training_)
+        model.training_ = replace(deepcopy(self.training_), certificate=None)
         return model
 
     @validate_params()
@@ -366,7 +366,12 @@ class AdaptationMixin(SetupMixin):
             codes = np.searchsorted(kept, statistics.labels[rows])
             statistics = replace(statistics, means=statistics.means[rows], labels=codes)
         model.training_ = replace(
-            result, label_counts=counts, held_out_codes=None, held_out_probabilities=None, novelty_statistics=statistics
+            result,
+            label_counts=counts,
+            held_out_codes=None,
+            held_out_probabilities=None,
+            novelty_statistics=statistics,
+            certificate=None,
         )
         return model
 
@@ -484,7 +489,7 @@ class NewLabels:
         counts = np.bincount(self._codes[self._codes >= 0], minlength=len(model.labels)).tolist()
         added = dict(zip(new, counts[self._n_before :], strict=True))
         counted = (result.label_counts or {}) | added
-        model.training_ = replace(result, label_counts=counted, novelty_statistics=statistics)
+        model.training_ = replace(result, label_counts=counted, novelty_statistics=statistics, certificate=None)
         shown = ", ".join(f"{name!r} ({n} cells)" for name, n in added.items())
         logger.info("train: added %s; the other labels' scores stay as they were", shown)
 
