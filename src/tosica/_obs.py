@@ -284,20 +284,21 @@ def read_attention(adata: AnnData, key: str) -> tuple[NDArray[np.floating], list
     """
     ANY_CELLS.check("adata", adata)
     TEXT.check("key", key)
-    embedding_key, call = f"X_{key}", _call_for(key)
+    embedding_key = f"X_{key}"
     record = adata.uns.get(key)
     if embedding_key not in adata.obsm or not isinstance(record, Mapping) or "gene_sets" not in record:
         raise KeyError(
             f"adata has no .obsm[{embedding_key!r}], or no names of its columns in .uns[{key!r}]['gene_sets'], which "
-            f"anndata.concat drops unless uns_merge='same': run {call}, or copy them back{_other_keys(adata)}."
+            f"anndata.concat drops unless uns_merge='same': run {_call_for(key)}, "
+            f"or copy them back{_other_keys(adata)}."
         )
     attention = np.asarray(adata.obsm[embedding_key])
     gene_sets = [str(name) for name in np.asarray(record["gene_sets"]).ravel()]
     if attention.shape[1:] != (len(gene_sets),) or not np.isfinite(attention).all():
         raise ValueError(
             f"adata.obsm[{embedding_key!r}] has shape {attention.shape} and {(~np.isfinite(attention)).sum()} values "
-            f"of NaN or infinity, but adata.uns[{key!r}]['gene_sets'] names {len(gene_sets)} gene sets: run {call} "
-            "again."
+            f"of NaN or infinity, but adata.uns[{key!r}]['gene_sets'] names {len(gene_sets)} gene sets: "
+            f"run {_call_for(key)} again."
         )
     return attention, gene_sets
 

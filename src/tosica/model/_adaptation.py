@@ -402,7 +402,9 @@ class AdaptationMixin(SetupMixin):
             line = [child for child in line if child in above]
             parents |= {child: above[child] for child in line}
             line = [above[child] for child in line]
-        model._restore_terms(terms, parents)
+        model._term_of_label = terms
+        if parents:
+            model.label_parents_ = parents
         model.to_device(self.module.device)
         model.module.eval()
         return model

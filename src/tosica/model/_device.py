@@ -27,22 +27,6 @@ DEVICE = Either(first=OneOf("auto"), second=Integer(least=0))
 DEVICE_OF_TORCH = InstanceOf("'cpu', 'cuda', 'cuda:0' and so on, or the number of a GPU", str, Integral, torch.device)
 
 
-def find_device(accelerator: str, device: int | str) -> torch.device:
-    """Device for the arguments ``accelerator`` and ``device`` of :meth:`tosica.TOSICA.load`.
-
-    Raises
-    ------
-    ValueError
-        If a GPU is asked for where torch finds none.
-    """
-    if accelerator == "cpu" or (accelerator == "auto" and not torch.cuda.is_available()):
-        return torch.device("cpu")
-    kind = "cuda" if accelerator in ("auto", "gpu") else accelerator
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"accelerator={accelerator!r}, but torch finds no GPU here: pass accelerator='cpu' or 'auto'.")
-    return torch.device(kind if device == "auto" else f"{kind}:{device}")
-
-
 def check_devices(accelerator: str, devices: int | list[int] | str) -> torch.device:
     """First of the devices of a training, which Lightning finds.
 

@@ -17,7 +17,7 @@ from tosica import hub
 from tosica._checks import Names, Number, validate_params
 from tosica._files import as_os_error, find_model, is_temporary, replace_file
 from tosica.linear import NoveltyStatistics
-from tosica.model._device import ACCELERATOR, DEVICE, find_device
+from tosica.model._device import ACCELERATOR, DEVICE
 from tosica.model._legacy import load_legacy
 from tosica.model._setup import SCVI_ATTRS, SetupMixin, TrainingResult, is_rank_zero
 
@@ -185,7 +185,13 @@ class SaveLoadMixin(SetupMixin):
                     name: pd.DataFrame(table["columns"], index=pd.Index(table["index"], name="epoch"))
                     for name, table in model.history_.items()
                 }
-            model._restore_terms(attributes["ontology_term_ids_"], attributes["label_parents_"])
+            terms, parents = attributes["ontology_term_ids_"], attributes["label_parents_"]
+            if not all(label in model.labels and isinstance(term, str) for label, term in terms.items()):
+                raise ValueError("The terms of the labels are not those of a model.")
+            # Not by the attribute: another release of the ontology may have had other terms.
+            model._term_of_label = dict(terms)
+            if parents:
+                model.label_parents_ = parents
         model.module.to(where).eval()
         return model
 
@@ -618,6 +624,22 @@ def to_plain(value: Any) -> Any:
         case list() | tuple() | set():
             return [to_plain(item) for item in value]
     raise TypeError(f"A saved model cannot hold a {type(value).__name__}.")
+
+
+def find_device(accelerator: str, device: int | str) -> torch.device:
+    """Device for the arguments ``accelerator`` and ``device`` of :meth:`tosica.TOSICA.load`.
+
+    Raises
+    ------
+    ValueError
+        If a GPU is asked for where torch finds none.
+    """
+    if accelerator == "cpu" or (accelerator == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    kind = "cuda" if accelerator in ("auto", "gpu") else accelerator
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"accelerator={accelerator!r}, but torch finds no GPU here: pass accelerator='cpu' or 'auto'.")
+    return torch.device(kind if device == "auto" else f"{kind}:{device}")
 
 
 @contextmanager

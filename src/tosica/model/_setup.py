@@ -431,14 +431,6 @@ class SetupMixin(BaseModelClass):
     def label_parents_(self, parents: Mapping[str, str]) -> None:
         self._parent_of_label = check_parents(parents, self.labels)
 
-    def _restore_terms(self, terms: Mapping[str, str], parents: Mapping[str, str]) -> None:
-        """Take terms and parents from a file; another release of the ontology may have had other terms."""
-        if not all(label in self.labels and isinstance(term, str) for label, term in terms.items()):
-            raise ValueError("The terms of the labels are not those of a model.")
-        self._term_of_label = dict(terms)
-        if parents:
-            self.label_parents_ = parents
-
     def _read_terms(self, adata: AnnData | MuData) -> None:
         """Take the terms of the labels from the reference, if it has any."""
         key = self.registry_["setup_args"]["labels_key"]
