@@ -262,8 +262,12 @@ class QueryLoader:
             signal = statistics.means.astype(np.float64).var(0)
         self._cells: dict[int, AlignedCells] = {}
         self._measured: dict[int, Tensor | None] = {}
-        split = _find_modality if isinstance(source.data, AnnData) else _split
-        for position, (adata, layer, name) in split(source, modalities).items():
+        if isinstance(source.data, AnnData):
+            which = _find_modality(source, modalities) if len(modalities) > 1 else 0
+            parts: Parts = {which: (source.data, source.layer, "adata")}  # type: ignore[dict-item] # no dict of layers
+        else:
+            parts = _split(source, modalities)
+        for position, (adata, layer, name) in parts.items():
             modality = modalities[position]
             # The layer of the reference, if the query has it and none was named.
             if layer is None and not source.use_raw and modality.layer in adata.layers:
@@ -304,28 +308,25 @@ class QueryLoader:
 Parts = dict[int, tuple[AnnData, str | None, str]]
 
 
-def _find_modality(source: ExpressionSource, modalities: list[Modality]) -> Parts:
-    """Find the one modality of the model whose genes an AnnData has."""
-    adata, best = source.data, 0
-    if len(modalities) > 1:
-        names = adata.raw.var_names if source.use_raw and adata.raw is not None else adata.var_names
-        shared = [int(names.astype(str).isin(m.genes).sum()) for m in modalities]
-        likely = [i for i, m in enumerate(modalities) if 2 * shared[i] >= len(m.genes)]
-        if len(likely) != 1:
-            known = ", ".join(f"{m.name!r} with {len(m.genes)}" for m in modalities)
-            which = "several modalities" if likely else "no modality"
-            raise ValueError(
-                f"The query has half the genes of {which} of the model ({known}): say which one it "
-                f"holds, as in mudata.MuData({{{str(modalities[0].name)!r}: adata}})."
-            )
-        best = likely[0]
-        query_logger.info(
-            "query: taken as the model's modality %r, to which %d of its %d names belong",
-            modalities[best].name,
-            shared[best],
-            len(names),
+def _find_modality(source: ExpressionSource, modalities: list[Modality]) -> int:
+    """Find the one of the model's modalities whose genes an AnnData has."""
+    adata = source.data
+    names = adata.raw.var_names if source.use_raw and adata.raw is not None else adata.var_names
+    shared = [int(names.astype(str).isin(m.genes).sum()) for m in modalities]
+    likely = [i for i, m in enumerate(modalities) if 2 * shared[i] >= len(m.genes)]
+    if len(likely) != 1:
+        known = ", ".join(f"{m.name!r} with {len(m.genes)}" for m in modalities)
+        which = "several modalities" if likely else "no modality"
+        raise ValueError(
+            f"The query has half the genes of {which} of the model ({known}): say which one it "
+            f"holds, as in mudata.MuData({{{str(modalities[0].name)!r}: adata}})."
         )
-    return {best: (adata, source.layer, "adata")}  # type: ignore[dict-item] # no dict of layers
+    best = likely[0]
+    query_logger.info(
+        "query: taken as the model's modality %r, to which %d of its %d names belong",
+        *(modalities[best].name, shared[best], len(names)),
+    )
+    return best
 
 
 def _split(source: ExpressionSource, modalities: list[Modality]) -> Parts:
