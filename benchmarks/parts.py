@@ -165,7 +165,7 @@ def report(result: dict[str, Any]) -> str:
         "",
         "The cells of the last task are made up: ten thousand for the reference, three thousand for the query. The",
         "label within a lineage says whether one of two programs of genes is active, or both or none, so that no line",
-        "separates them. The network does not learn them either: half of the genes are left out at each step.",
+        "separates them. Nor does the network, from which most gene sets and half of the genes are hidden.",
         "",
         *version_lines(result),
     ]
