@@ -81,13 +81,15 @@ DATASETS: dict[str, tuple[str, Callable[[Path], AnnData]]] = {
     "mouse": ("mouse tissues", mouse_tissues),
 }
 OF_PART = {
-    "markers": ("kang", "pbmc68k", "lung", "breast"),
+    "markers": ("kang", "pbmc68k", "lung", "sorted", "breast"),
     "halves": ("kang", "pbmc68k", "pbmc3k"),
     "seeds": ("kang", "pbmc68k"),
     "permuted": ("kang", "pbmc68k", "pbmc3k"),
     "deletion": ("kang", "pbmc68k"),
-    "first": ("kang", "pbmc68k", "cite", "sorted"),
+    "first": ("kang", "pbmc68k", "cite", "sorted", "pbmc3k", "mouse"),
 }
+# First gene sets that the page lists; those of 63 types are in the JSON file.
+LISTED = ("kang", "pbmc68k", "cite", "sorted")
 
 
 # --------------------------------------------------------------------------- models
@@ -378,22 +380,29 @@ def report(result: dict[str, Any]) -> str:
         "Up to three first gene sets of each label that are not alike, judged by eye: sensible unless noted.",
         "",
     ]
-    judged = judgements()
-    counts: dict[str, int] = {}
+    judged, verdicts = judgements(), ("sensible", "vague", "wrong")
+    counts = pd.DataFrame(0, [*parts["first"], "all"], ["labels", "without a gene set", "gene sets", *verdicts])
+    listed: list[str] = []
     for name, found in parts["first"].items():
         rows = []
         for row in found:
             shown = []
             for gene_set in row["sets"]:
                 verdict = judged.get((name, row["label"], gene_set), "sensible")
-                counts[verdict] = counts.get(verdict, 0) + 1
+                counts.loc[[name, "all"], ["gene sets", verdict]] += 1
                 shown.append(gene_set if verdict == "sensible" else f"{gene_set} ({verdict})")
+            counts.loc[[name, "all"], "labels"] += 1
+            counts.loc[[name, "all"], "without a gene set"] += not shown
             rows.append([row["label"], row["genes"], "; ".join(shown) or "none"])
-        lines += [f"### {title[name]}", "", *table(["label", "genes", "gene sets"], rows), ""]
-    total = sum(counts.values())
+        if name in LISTED:
+            listed += [f"### {title[name]}", "", *table(["label", "genes", "gene sets"], rows), ""]
+    for verdict in verdicts:
+        shares = counts[verdict] / counts["gene sets"]
+        counts[verdict] = [f"{n} ({share:.0%})" for n, share in zip(counts[verdict], shares, strict=True)]
+    summary = [[title.get(name, name), *row] for name, row in zip(counts.index, counts.to_numpy(), strict=True)]
+    lines += [*table(["data", *counts.columns], summary), "", *listed]
     measured = ", ".join(f"{part} on {day}" for part, day in result["measured"].items())
-    shares = ", ".join(f"{n / total:.0%} {verdict}" for verdict, n in sorted(counts.items(), key=lambda item: -item[1]))
-    lines += [f"Of {total} gene sets: {shares}.", "", f"Measured: {measured}.", "", *version_lines(result)]
+    lines += [f"Measured: {measured}.", "", *version_lines(result)]
     return "\n".join(lines)
 
 

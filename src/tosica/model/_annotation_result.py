@@ -104,7 +104,7 @@ class AnnotationResult:
 
     >>> result = model.infer(query)
     >>> result.probabilities.shape, result.attention.shape
-    ((175, 10), (175, 61))
+    ((175, 10), (175, 63))
     >>> result.to_adata(query, cutoff="auto", key_added="strict")
     >>> bool((query.obs["strict_prediction"] == result.predictions("auto")).all())
     True

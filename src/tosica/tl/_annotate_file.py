@@ -174,7 +174,7 @@ def annotate_file(
     ...     query.write_h5ad(source)
     ...     tosica.tl.annotate_file(source, model, output, cells_per_part=100)
     ...     anndata.read_h5ad(output).obsm["X_tosica"].shape
-    (175, 61)
+    (175, 63)
     """
     if layer is not None and use_raw:
         raise ValueError("Give either layer or use_raw=True, not both.")

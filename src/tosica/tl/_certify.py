@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
+from scvi import REGISTRY_KEYS
 
 from tosica._checks import Integer, validate_params
 from tosica._limits import LIMITS
@@ -97,10 +98,11 @@ def certify(model: TOSICA, *, n_cells: int = 2_000, seed: int = 0, **train_kwarg
     refuse_mudata(model)
     model._check_trained()
     model._check_reference()
-    labeled = np.flatnonzero(model._label_codes >= 0)
-    rows = labeled[subsample_by_label(model._label_codes[labeled], n_cells)]
+    codes = model._codes(REGISTRY_KEYS.LABELS_KEY)
+    labeled = np.flatnonzero(codes >= 0)
+    rows = labeled[subsample_by_label(codes[labeled], n_cells)]
     cells = model.adata[rows].to_memory()
-    truth = np.array(model.labels, dtype=object)[model._label_codes[rows]]
+    truth = np.array(model.labels, dtype=object)[codes[rows]]
     with ask_quietly():
         record = _explain(cells, model)
         faithfulness(cells, model, layer=model.registry_["setup_args"]["layer"], seed=seed)

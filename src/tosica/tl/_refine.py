@@ -157,11 +157,11 @@ def refine_gene_sets(
     >>> model = tosica.TOSICA(adata, max_gene_sets=None)
     >>> table = tosica.tl.refine_gene_sets(model)
     >>> table.loc[table["gene_set"] == name, ["gene", "change"]]
-           gene  change
-    0  HLA-DRB1  gained
-    1      CD74  gained
-    2       LYZ  gained
-    3      PPIB    lost
+            gene  change
+    9   HLA-DRB1  gained
+    10      CD74  gained
+    11       LYZ  gained
+    12      PPIB    lost
     """
     sets = _read_gene_sets(model)
     x, labels = _read_reference(model)
