@@ -378,10 +378,11 @@ def report(result: dict[str, Any]) -> str:
         "## First gene sets",
         "",
         "Up to three first gene sets of each label that are not alike, judged by eye: sensible unless noted.",
+        "*Without* are labels for which no set has evidence, *first sensible* those whose first set is.",
         "",
     ]
     judged, verdicts = judgements(), ("sensible", "vague", "wrong")
-    counts = pd.DataFrame(0, [*parts["first"], "all"], ["labels", "without a gene set", "gene sets", *verdicts])
+    counts = pd.DataFrame(0, [*parts["first"], "all"], ["labels", "without", "first sensible", "gene sets", *verdicts])
     listed: list[str] = []
     for name, found in parts["first"].items():
         rows = []
@@ -392,7 +393,8 @@ def report(result: dict[str, Any]) -> str:
                 counts.loc[[name, "all"], ["gene sets", verdict]] += 1
                 shown.append(gene_set if verdict == "sensible" else f"{gene_set} ({verdict})")
             counts.loc[[name, "all"], "labels"] += 1
-            counts.loc[[name, "all"], "without a gene set"] += not shown
+            counts.loc[[name, "all"], "without"] += not shown
+            counts.loc[[name, "all"], "first sensible"] += shown[:1] == row["sets"][:1] != []
             rows.append([row["label"], row["genes"], "; ".join(shown) or "none"])
         if name in LISTED:
             listed += [f"### {title[name]}", "", *table(["label", "genes", "gene sets"], rows), ""]

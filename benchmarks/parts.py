@@ -114,7 +114,21 @@ def interactions(_: Path, seed: int) -> list[Split]:
     return [Split(made[train].copy(), made[test].copy())]
 
 
-ALL = TASKS | UNSEEN | {"interactions": Task("made up, products of programs", True, interactions)}
+ALL = (
+    TASKS
+    | UNSEEN
+    | {
+        "interactions": Task("made up, products of programs", True, interactions),
+        "interactions whole": Task("the same, nothing left out in training", True, interactions),
+    }
+)
+# Settings of training that are not the defaults.
+TRAINING: dict[str, dict[str, Any]] = {
+    "interactions whole": {
+        "max_epochs": 16,
+        "plan_kwargs": {"gene_dropout": 0, "token_dropout": 0, "label_smoothing": 0, "weight_decay": 0},
+    }
+}
 PROGRAMS = {f"program {i}": [f"G{N_GENES * i + j}" for j in range(N_GENES)] for i in range(N_PROGRAMS)}
 
 
@@ -123,12 +137,12 @@ def one_run(task: str, data: Path, seed: int) -> list[dict[str, Any]]:
     found: dict[str, list[tuple[np.ndarray, ...]]] = {part: [] for part in PARTS}
     chosen = []
     for reference, query in ALL[task].splits(data, seed):
-        tosica.pp.build_mask(reference, PROGRAMS if task == "interactions" else "gobp")
+        tosica.pp.build_mask(reference, PROGRAMS if ALL[task].splits is interactions else "gobp")
         Parts.setup_anndata(reference, labels_key=LABEL)
         torch.set_num_threads(1)
         scvi.settings.seed = seed
         model = Parts(reference)
-        model.train(enable_progress_bar=False, accelerator="cpu")
+        model.train(enable_progress_bar=False, accelerator="cpu", **TRAINING.get(task, {}))
         chosen.append(model.chosen)
         truth = query.obs[LABEL].astype(str).to_numpy()
         for part, labels in model.label(query).items():
@@ -163,9 +177,11 @@ def report(result: dict[str, Any]) -> str:
         "",
         *table(["task", *PARTS.values()], rows),
         "",
-        "The cells of the last task are made up: ten thousand for the reference, three thousand for the query. The",
+        "The cells of the last tasks are made up: ten thousand for the reference, three thousand for the query. The",
         "label within a lineage says whether one of two programs of genes is active, or both or none, so that no line",
-        "separates them. Nor does the network, from which most gene sets and half of the genes are hidden.",
+        "separates them. With defaults the network does not learn them either: half of the genes and three quarters",
+        "of the gene sets are left out at each step, for cells of other batches. It does if nothing is left out, in 16",
+        "epochs in place of two.",
         "",
         *version_lines(result),
     ]
