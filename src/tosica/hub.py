@@ -31,8 +31,8 @@ _PAGE = """\
 # Cell type labels: {where}
 
 A model of [tosica](https://github.com/tosica/tosica). It gives each cell one of {n_labels} labels
-with a calibrated probability, and says what each gene set and each gene added to the score of a
-label.
+with a calibrated probability, and says what each gene added to the score of a label, and which
+gene sets these genes make up.
 
 {description}
 
