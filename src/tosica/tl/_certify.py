@@ -105,7 +105,7 @@ def certify(model: TOSICA, *, n_cells: int = 2_000, seed: int = 0, **train_kwarg
     truth = np.array(model.labels, dtype=object)[codes[rows]]
     with ask_quietly():
         record = _explain(cells, model)
-        faithfulness(cells, model, layer=model.registry_["setup_args"]["layer"], seed=seed)
+        faithfulness(cells, model, layer=model.registry_["setup_args"].get("layer"), seed=seed)
         of_halves = _compare_halves(model, cells, truth, np.random.default_rng(seed), train_kwargs)
     areas = cells.uns["faithfulness"]["area"]
     accuracy = model.held_out_accuracy_
@@ -125,7 +125,7 @@ def certify(model: TOSICA, *, n_cells: int = 2_000, seed: int = 0, **train_kwarg
 
 
 def _explain(cells: AnnData, model: TOSICA) -> dict[str, Any]:
-    layer = model.registry_["setup_args"]["layer"]
+    layer = model.registry_["setup_args"].get("layer")
     model.annotate(cells, layer=layer, enable_progress_bar=False)
     attribute(cells, model, layer=layer)
     return dict(cells.uns[ATTRIBUTION])
@@ -145,7 +145,7 @@ def _compare_halves(
         of_half = type(model)(part, **model.init_params_["non_kwargs"])
         of_half.train(**{"enable_progress_bar": False} | train_kwargs)
         _explain(part, of_half)
-        predicted: Any = of_half.predict(others, soft=True, layer=model.registry_["setup_args"]["layer"])
+        predicted: Any = of_half.predict(others, soft=True, layer=model.registry_["setup_args"].get("layer"))
         right.append(predicted.idxmax(axis=1).to_numpy() == truth[half != i])
         probability.append(predicted.max(axis=1).to_numpy())
         explained.append(part)
