@@ -48,7 +48,7 @@ def test_there_is_a_bar_if_it_takes_long(toy_model, toy_query, terminal, caplog,
     assert "cells/s" not in terminal.getvalue()
     caplog.clear()
     SHOWS[name](toy_query, toy_model)
-    assert f"{name}: 100%" in terminal.getvalue().replace(": small clusters", "")
+    assert f"{name}: 100%" in terminal.getvalue().replace(": cells", "")
     assert "cells/s" in terminal.getvalue()
     said_again = any(line.startswith("query: ") for line in caplog.messages)
     assert said_again is (name == "annotate")

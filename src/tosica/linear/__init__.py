@@ -36,13 +36,10 @@ from tosica.linear._classifier import (
 from tosica.linear._logistic import RegressionConfig, fit_regressions
 from tosica.linear._new_labels import LabeledCells, NewLabels, find_label_shifts, fit_new_labels, replay_cells
 from tosica.linear._novelty import (
-    CLUSTER_SIZE,
     MAX_CELLS_NOVELTY,
     MIN_CELLS,
     NoveltyStatistics,
     add_doubt,
-    averages_of,
-    find_neighbor_components,
     fit_novelty,
     label_excess,
     pvalues,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,13 +22,11 @@ if TYPE_CHECKING:
 
 # Least distance and variance.
 TINY = float(np.finfo(np.float32).tiny)
-# Cells that are averaged for the score of a small cluster: a cell and its nearest neighbors.
-CLUSTER_SIZE = 4
 # Cells to fit to. More hardly change the distances.
 MAX_CELLS_NOVELTY = MAX_CELLS_CROSS_FIT
 # Added to each gene's variance, as a share of the mean variance, so that genes which the reference
 # hardly expresses do not outweigh all others. In the mean of several cells they are less noisy.
-_FLOOR_CELL, _FLOOR_CLUSTER = 0.3, 1.0
+_FLOOR_CELL, _FLOOR_MEAN = 0.3, 1.0
 # Cells of a label that a query must have for the label to count in what the query shares.
 MIN_CELLS = 5
 # Where scores of known and other cells are compared: new types have high scores, so most of the
@@ -44,8 +42,6 @@ class NoveltyStatistics:
     over genes, each in units of its variance within labels, and the Mahalanobis distance in
     principal components. Cells in which fewer genes are detected are further from every mean, so
     the first is compared with the distance that is expected of a cell with as many detected genes.
-    The score of a small cluster is the logarithm of the distance, over genes, of the mean of
-    :data:`CLUSTER_SIZE` neighboring cells, in which most of the noise is averaged out.
     """
 
     means: NDArray[np.float32]
@@ -63,10 +59,6 @@ class NoveltyStatistics:
     cells: NDArray[np.float32]
     """Scores of the reference's cells, by statistics that were fitted without them."""
     cells_labels: NDArray[np.int64]
-    """Position of the label nearest to each, in ``labels``."""
-    clusters: NDArray[np.float32]
-    """Scores of small clusters of the reference, corrected for the cells in the labels' means."""
-    clusters_labels: NDArray[np.int64]
     """Position of the label nearest to each, in ``labels``."""
 
     def score_cells(
@@ -88,8 +80,8 @@ class NoveltyStatistics:
         Score of each cell, about standard normal for cells like those of the reference, and the
         position of its nearest label in ``labels``, shape ``(n_cells,)`` each.
         """
-        centers = self._centers(shift)
-        distances = self._over_genes(x, centers, _FLOOR_CELL, measured)
+        centers = np.asarray(self.means, dtype=np.float64) + (0 if shift is None else shift)
+        distances = distances_over_genes(x, centers, self._weights(measured))
         nearest = distances.argmin(1)
         over_genes = distances.min(1) - covariates(x, measured) @ self.expected
         filled = x
@@ -101,30 +93,18 @@ class NoveltyStatistics:
         standardized = (np.log(in_components) - self.scales[1]) / self.scales[2]
         return (over_genes / self.scales[0] + standardized) / 2, nearest
 
-    def score_clusters(
-        self, x: Matrix, measured: NDArray[np.bool_] | None = None, shift: NDArray[np.floating] | None = None
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Score means of :data:`CLUSTER_SIZE` cells; parameters and results as `score_cells`."""
-        distances = self._over_genes(x, self._centers(shift), _FLOOR_CLUSTER, measured)
-        return np.log(np.maximum(distances.min(1), TINY)), distances.argmin(1)
-
     def gene_scale(self) -> NDArray[np.float64]:
-        """Weight of each gene where neighbors are found, ``(n_genes,)``."""
-        return np.sqrt(gene_weights(self.variance, _FLOOR_CLUSTER))
+        """Weight of each gene where means of cells are compared, ``(n_genes,)``."""
+        return np.sqrt(gene_weights(self.variance, _FLOOR_MEAN))
 
-    def _centers(self, shift: NDArray[np.floating] | None) -> NDArray[np.float64]:
-        return np.asarray(self.means, dtype=np.float64) + (0 if shift is None else shift)
-
-    def _over_genes(
-        self, x: Matrix, centers: NDArray[np.float64], floor: float, measured: NDArray[np.bool_] | None
-    ) -> NDArray[np.float64]:
-        weights = gene_weights(self.variance, floor)
+    def _weights(self, measured: NDArray[np.bool_] | None) -> NDArray[np.float64]:
+        weights = gene_weights(self.variance, _FLOOR_CELL)
         if measured is not None:
             # Rescaled to the expected distance of a known cell over all genes.
             usual = weights * self.variance
             weights = weights * measured
             weights *= usual.sum() / max(float(usual[measured].sum()), TINY)
-        return distances_over_genes(x, centers, weights)
+        return weights
 
 
 def pvalues(scores: NDArray[np.floating], known: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -230,7 +210,7 @@ def fit_novelty(
     residual = over_genes.min(1) - depth @ expected
     scales = np.array([residual.std(), logs.mean(), logs.std()])
     scales[[0, 2]] = np.maximum(scales[[0, 2]], 1e-6)
-    found = NoveltyStatistics(
+    return NoveltyStatistics(
         means=means.astype(np.float32),
         labels=present.astype(np.int64),
         variance=variance.astype(np.float32),
@@ -239,11 +219,7 @@ def fit_novelty(
         scales=scales,
         cells=((residual / scales[0] + (logs - scales[1]) / scales[2]) / 2).astype(np.float32),
         cells_labels=over_genes.argmin(1),
-        clusters=np.zeros(0, dtype=np.float32),
-        clusters_labels=np.zeros(0, dtype=np.int64),
     )
-    clusters, clusters_labels = _score_known_clusters(x, found, counts)
-    return replace(found, clusters=clusters, clusters_labels=clusters_labels)
 
 
 def _distances_of_held_out(
@@ -269,56 +245,6 @@ def _distances_of_held_out(
         return None
     cells, distances, logs = zip(*parts, strict=True)
     return np.concatenate(cells), np.vstack(distances), np.concatenate(logs)
-
-
-def find_neighbor_components(
-    x: sp.csr_matrix, scale: NDArray[np.floating], random_state: int = 0, *, n_components: int = 20
-) -> NDArray[np.float64]:
-    """Find the principal components for neighbors, ``(n_genes, n_components)``.
-
-    Parameters
-    ----------
-    x
-        Normalized expression, shape ``(n_cells, n_genes)``.
-    scale
-        Weight of each gene, shape ``(n_genes,)``, which the result includes.
-    random_state
-        Seed of the solver.
-    n_components
-        Most components.
-    """
-    from sklearn.decomposition import PCA
-
-    n_components = max(min(n_components, *(n - 1 for n in x.shape)), 1)
-    weighted = x.multiply(scale).tocsr()
-    pca = PCA(n_components, svd_solver="arpack", random_state=random_state).fit(weighted)
-    return pca.components_.T * scale[:, None]
-
-
-def averages_of(cells: NDArray[np.integer]) -> sp.csr_matrix:
-    """Make a matrix that averages the cells of each row, ``(n_cells, n_cells)``.
-
-    ``cells`` are positions, ``(n_cells, size)``.
-    """
-    n_cells, size = cells.shape
-    ends = np.arange(0, cells.size + 1, size)
-    weights = np.full(cells.size, 1 / size)
-    return sp.csr_matrix((weights, cells.ravel(), ends), shape=(n_cells, n_cells))
-
-
-def _score_known_clusters(
-    x: sp.csr_matrix, statistics: NoveltyStatistics, counts: NDArray[np.integer]
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Score every cell with its neighbors in the reference, and find its nearest label."""
-    from sklearn.neighbors import NearestNeighbors
-
-    size = min(CLUSTER_SIZE, x.shape[0])
-    components = find_neighbor_components(x, statistics.gene_scale())
-    near = NearestNeighbors(n_neighbors=size).fit(x @ components).kneighbors(x @ components)[1]
-    scores, nearest = statistics.score_clusters(averages_of(near) @ x)
-    # From the mean of the label's other cells, cells are n / (n - size) times as far.
-    others = np.maximum(counts[nearest] - size, 1)
-    return (scores + 2 * np.log(counts[nearest] / others)).astype(np.float32), nearest
 
 
 # --------------------------------------------------------------------------- distances

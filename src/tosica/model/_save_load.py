@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -174,7 +174,9 @@ class SaveLoadMixin(SetupMixin):
                 k: v.numpy() if torch.is_tensor(v) else v for k, v in attributes["training_"].items()
             }
             if training["novelty_statistics"] is not None:
-                arrays = {name: np.asarray(values) for name, values in training["novelty_statistics"].items()}
+                names = {field.name for field in fields(NoveltyStatistics)}  # an earlier version kept more
+                of_file = training["novelty_statistics"].items()
+                arrays = {name: np.asarray(values) for name, values in of_file if name in names}
                 training["novelty_statistics"] = NoveltyStatistics(**arrays)
             model.training_ = TrainingResult(**training)
             for name in SCVI_ATTRS:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import scanpy as sc
 
-from tosica._checks import Integer, Names, OneOf, String, as_names
+from tosica._checks import Integer, Names, String, as_names
 from tosica._limits import LIMITS
 from tosica._obs import (
     ATTRIBUTION,
@@ -264,12 +264,11 @@ def _contributions(adata: AnnData | MuData, key: str) -> AnnData:
     return by_set[:, ~by_set.var_names.duplicated()]
 
 
-@plot_function(groupby=String(optional=True), of=OneOf("cell", "cluster"))
+@plot_function(groupby=String(optional=True))
 def novelty(
     adata: AnnData,
     groupby: str | None = None,
     *,
-    of: Literal["cell", "cluster"] = "cell",
     key: str = "tosica",
     cutoff: float | None = None,
     max_name_length: int = 40,
@@ -289,8 +288,6 @@ def novelty(
         not changed.
     groupby
         Column of ``adata.obs`` with the groups; by default the predictions.
-    of
-        Draw the novelty of each cell, or of its cluster, which has a scale of its own.
     key
         ``key_added`` of ``model.annotate``.
     cutoff
@@ -309,7 +306,7 @@ def novelty(
     TypeError
         If ``groupby`` cannot be read as groups.
     ValueError
-        If cells have no group, or ``of`` is something else.
+        If cells have no group.
     {raises}
 
     Examples
@@ -323,9 +320,8 @@ def novelty(
     3
     """
     canvas = Canvas(**figure)
-    column = f"{key}_novelty" + ("_cluster" if of == "cluster" else "")
     groupby = f"{key}_prediction" if groupby is None else groupby
-    groups, values = read_groups(adata, groupby), read_numbers(adata, column)
+    groups, values = read_groups(adata, groupby), read_numbers(adata, f"{key}_novelty")
     medians = pd.Series(values).groupby(pd.Series(groups), observed=True).median()
     order = [str(name) for name in medians.sort_values(ascending=False).index]
     names = wrap(order, max_name_length)
@@ -335,9 +331,9 @@ def novelty(
     for position, name in enumerate(order):
         _draw_box(ax, values[groups == name], position, colors[name])
     name_rows(ax, names)
-    ax.set_xlabel("novelty" if of == "cell" else "novelty of clusters", fontsize=TITLE_SIZE)
+    ax.set_xlabel("novelty", fontsize=TITLE_SIZE)
     ax.set_ylabel(groupby, fontsize=TITLE_SIZE)
-    limit = _novelty_limit(adata, values, f"{column}_pvalue") if cutoff is None else cutoff
+    limit = _novelty_limit(adata, values, f"{key}_novelty_pvalue") if cutoff is None else cutoff
     if limit is not None:
         mark, color, style = (f"p = {LIMITS.pvalue:g}", GRAY, ":") if cutoff is None else ("cutoff", ORANGE, "--")
         ax.axvline(limit, linestyle=style, linewidth=1.2, color=color)

@@ -1,4 +1,4 @@
-"""Novelty: how unlike the reference cells and small clusters are, whatever they share."""
+"""Novelty: how unlike the reference cells and clusters are, whatever they share."""
 
 from __future__ import annotations
 
@@ -7,21 +7,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
-from sklearn.neighbors import NearestNeighbors
 
-from tosica._checks import Integer, validate_params
+from tosica._checks import validate_params
 from tosica._obs import read_groups, read_numbers
-from tosica._parallel import keep_torch_threads
 from tosica._settings import Progress, logger, only_warnings, progress, query_logger
 from tosica.data import load_annotations
 from tosica.linear import (
-    CLUSTER_SIZE,
     MAX_CELLS_NOVELTY,
     MIN_CELLS,
     NoveltyStatistics,
     add_doubt,
-    averages_of,
-    find_neighbor_components,
     fit_novelty,
     label_excess,
     pvalues,
@@ -31,8 +26,6 @@ from tosica.tl._evidence import ANNOTATED_BY_MODEL, check_annotated_by
 from tosica.tl._majority_vote import CLUSTERS, read_clusters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from anndata import AnnData
     from numpy.typing import NDArray
 
@@ -41,16 +34,10 @@ if TYPE_CHECKING:
 
 # Labels that decide by their median what the query shares.
 _FEWEST_VOTES = 3
-# Cells of the query that the components are fitted to.
-_SAMPLE = 5_000
 _BATCH_SIZE = 512
-# With more cells, nearest neighbors are found approximately.
-_MAX_CELLS_EXACT = 20_000
-# The search takes more neighbors than are averaged, to find the nearest.
-_N_NEIGHBORS = 15
 
 
-@validate_params(**ANNOTATED_BY_MODEL, over_clustering=CLUSTERS, random_state=Integer(least=0))
+@validate_params(**ANNOTATED_BY_MODEL, over_clustering=CLUSTERS)
 def novelty(
     adata: AnnData,
     model: TOSICA,
@@ -60,27 +47,24 @@ def novelty(
     layer: str | None = None,
     use_raw: bool = False,
     correct_batch: bool = True,
-    random_state: int = 0,
     key: str = "tosica",
     copy: bool = False,
 ) -> AnnData | None:
-    """Score cells and small clusters of the query that may be of a type the reference lacks.
+    """Score cells and clusters of the query that may be of a type the reference lacks.
 
-    A network often gives a high probability to cells of a type that it was not trained on.
-    ``model.annotate`` scores how far each cell is from the nearest label, over genes and in
-    principal components, and so does this function, after it has corrected for batch effects. It
-    also scores small clusters, the means of a cell and its three nearest neighbors in the query,
-    because means are less noisy than single cells. With four new cells, or in another batch, single
-    cells mostly ranked new types better (benchmarks/novelty.py).
-
-    A batch effect is corrected for in two steps. First, what the query has in common is subtracted:
+    A network often gives a high probability to cells of a type that it was not trained on. The
+    score of a cell adds its distance from the nearest label, over genes and in principal
+    components, and 1 - its probability, each standardized, as ``model.annotate`` does. It also
+    corrects for a batch effect, in two steps. First, what the query has in common is subtracted:
     for each gene, the median over the labels of the difference between query and reference. A batch
     or a treatment changes most types, while a new type is found under one label or two. (If only
     two labels have five cells, the smaller of two differences with the same sign is subtracted.)
-    Then the scores of each label's cells are lowered until their lowest tenth is as low as the
-    reference's. Neither is done if the common difference is no larger than between two samples of
-    the same cells. A query in which only one label has five cells is not corrected either, because
-    a batch effect and a new type look the same in it.
+    Then the distances of each label's cells are lowered until their lowest tenth is as low as the
+    reference's.
+
+    None is done if the common difference is no larger than between two samples of the same cells. A
+    query in which only one label has five cells is not corrected either, because a batch effect and
+    a new type look the same in it.
 
     Parameters
     ----------
@@ -94,17 +78,15 @@ def novelty(
         what the model knows of the cells that it was trained on. Needed for models of the original
         code, and for models that were saved before they kept this.
     over_clustering
-        Column of ``adata.obs`` or a sequence, ``(n_obs,)``, with clusters of the query. The score
-        of such a cluster is the median over its cells' small clusters, and its p-value twice the
-        median of theirs, which is valid although they share cells.
+        Column of ``adata.obs`` or a sequence, ``(n_obs,)``, with clusters of the query; by default
+        the predictions. The score of a cluster is the median over its cells, and its p-value twice
+        the median of theirs, which is valid however they depend on each other.
     layer, use_raw
         Where the query's expression is, as in ``model.annotate``.
     correct_batch
         Correct for what the query has in common, as described above. ``False`` is for queries of
         the reference's batch or technology that hold few types, such as sorted cells: if all cells
         are new, then that is what they have in common.
-    random_state
-        Seed of the components and neighbors.
     key
         ``key_added`` of ``model.annotate``.
     copy
@@ -115,21 +97,20 @@ def novelty(
     ``None``, or the copy if ``copy=True``. Written are, float32,
 
     ``adata.obs["tosica_novelty"]``, ``adata.obs["tosica_novelty_pvalue"]``
-        Score of each cell, of its distance and its probability as ``annotate`` combines them, and the share of the
-        reference's cells that are as distant (a conformal p-value). They take the place of those of ``annotate``.
+        Score of each cell, about standard normal for cells of a known type, and the share of the reference's cells
+        that are as distant (a conformal p-value). They take the place of those of ``annotate``.
     ``adata.obs["tosica_novelty_cluster"]``, ``adata.obs["tosica_novelty_cluster_pvalue"]``
-        Score of the cell's small cluster, and the share of the reference's small clusters that
-        score at least as high; with ``over_clustering``, of the cell's cluster.
+        Score and p-value of the cell's cluster. Order clusters by the score: a p-value of few cells of a small
+        reference is never very small.
 
-    The p-values hold for one cell or one small cluster each: among many, correct for the number of
+    The p-values hold for one cell or one cluster each: among many, correct for the number of
     tests, for instance by :func:`scipy.stats.false_discovery_control`.
 
     Raises
     ------
     KeyError, TypeError, ValueError
-        If ``adata`` was not annotated by this model or has fewer than four cells, the model is one
-        of a MuData or does not know its reference and none is given, a column is missing, or
-        clusters do not fit the cells.
+        If ``adata`` was not annotated by this model, the model is one of a MuData or does not know
+        its reference and none is given, a column is missing, or clusters do not fit the cells.
 
     See Also
     --------
@@ -166,20 +147,14 @@ def novelty(
     """
     check_annotated_by(adata, model, key)
     load_annotations(adata)
-    if 0 < adata.n_obs < CLUSTER_SIZE:
-        raise ValueError(
-            f"adata has {adata.n_obs} cells, and novelty compares a cell with its nearest, which "
-            f"takes {CLUSTER_SIZE}: model.annotate has scored each cell by itself."
-        )
-    clusters = None if over_clustering is None else read_clusters(adata, over_clustering)
+    clusters = read_clusters(adata, f"{key}_prediction" if over_clustering is None else over_clustering)
     statistics = _statistics(model, reference)
     predicted = np.asarray(read_groups(adata, f"{key}_prediction"), dtype=str)
     codes = pd.Index(model.labels).get_indexer(pd.Index(predicted))
     positions = pd.Index(statistics.labels).get_indexer(pd.Index(codes))
     n_labels = (np.bincount(positions[positions >= 0]) >= MIN_CELLS).sum()
     correct = correct_batch and n_labels > 1
-    # All cells are read, scored one by one, and scored in small clusters.
-    with progress(3 * adata.n_obs, "novelty") as step:
+    with progress(2 * adata.n_obs, "novelty") as step:
         query = read_query(model, adata, step, layer=layer, use_raw=use_raw)
         shift = common_shift(query, statistics, positions) if correct else None
         if correct_batch and not correct:
@@ -188,23 +163,17 @@ def novelty(
         elif correct and shift is None:
             logger.info("novelty: the query is of the reference's batch, and is not corrected")
         step.text = "novelty: cells"
-        scored = score_in_blocks(statistics.score_cells, query, shift, step)
-        cells = calibrate(*scored, statistics.cells, statistics.cells_labels, shift is not None)
-        doubt = read_numbers(adata, f"{key}_probability")
-        cells = cells._replace(scores=add_doubt(cells.scores, doubt))
-        step.text = "novelty: nearest cells"
-        average = average_neighbors(query, statistics, random_state)
-        step.text = "novelty: small clusters"
-        scored = score_in_blocks(statistics.score_clusters, query, shift, step, average)
-        small = calibrate(*scored, statistics.clusters, statistics.clusters_labels, shift is not None)
-    if clusters is not None:
-        medians = pd.DataFrame(small._asdict()).groupby(clusters.codes).transform("median")
-        # Twice the median of p-values is a p-value, however they depend on each other (Rüger, 1978).
-        small = Scores(medians["scores"].to_numpy(), np.minimum(2 * medians["pvalues"].to_numpy(), 1))
+        distance, nearest = score_in_blocks(statistics, query, shift, step)
+    if shift is not None:
+        distance = distance - label_excess(distance, nearest, statistics.cells, statistics.cells_labels)[nearest]
+    scores = add_doubt(distance, read_numbers(adata, f"{key}_probability"))
+    cells = pd.DataFrame({"": scores, "_pvalue": pvalues(distance, statistics.cells)})
+    of_clusters = cells.groupby(clusters.codes).transform("median")
+    # Twice the median of p-values is a p-value, however they depend on each other (Rüger, 1978).
+    of_clusters["_pvalue"] = (2 * of_clusters["_pvalue"]).clip(upper=1)
     result = adata.copy() if copy else adata
-    for name, found in (("", cells), ("_cluster", small)):
-        result.obs[f"{key}_novelty{name}"] = found.scores.astype(np.float32)
-        result.obs[f"{key}_novelty{name}_pvalue"] = found.pvalues.astype(np.float32)
+    for name, values in cells.join(of_clusters.add_prefix("_cluster")).items():
+        result.obs[f"{key}_novelty{name}"] = values.to_numpy(np.float32)
     logger.info("novelty: added .obs['%s_novelty'] and three columns more", key)
     return result if copy else None
 
@@ -243,13 +212,6 @@ class Query(NamedTuple):
 
     x: sp.csr_matrix
     measured: NDArray[np.bool_] | None
-
-
-class Scores(NamedTuple):
-    """A score and a p-value of each cell, ``(n_obs,)`` each."""
-
-    scores: NDArray[np.float64]
-    pvalues: NDArray[np.float64]
 
 
 def read_query(
@@ -293,46 +255,12 @@ def common_shift(
 
 
 def score_in_blocks(
-    score: Callable[..., tuple[NDArray[np.float64], NDArray[np.int64]]],
-    query: Query,
-    shift: NDArray[np.float64] | None,
-    step: Progress,
-    average: sp.csr_matrix | None = None,
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Score cells, or averages of them, block by block: all may not fit in memory as dense rows."""
+    statistics: NoveltyStatistics, query: Query, shift: NDArray[np.float64] | None, step: Progress
+) -> tuple[NDArray, ...]:
+    """Score cells block by block, as :meth:`NoveltyStatistics.score_cells`: all may not fit in memory as dense rows."""
     blocks = []
     for start in range(0, query.x.shape[0], _BATCH_SIZE):
-        rows = slice(start, start + _BATCH_SIZE)
-        x = query.x[rows] if average is None else average[rows] @ query.x
-        blocks.append(score(x.toarray(), query.measured, shift))
+        x = query.x[start : start + _BATCH_SIZE].toarray()
+        blocks.append(statistics.score_cells(x, query.measured, shift))
         step.n += x.shape[0]
-    return np.concatenate([s for s, _ in blocks]), np.concatenate([n for _, n in blocks])
-
-
-@keep_torch_threads()
-def average_neighbors(query: Query, statistics: NoveltyStatistics, random_state: int) -> sp.csr_matrix:
-    """Weights that average each cell and its nearest neighbors in the query, ``(n_obs, n_obs)``."""
-    n_obs = query.x.shape[0]
-    sample = np.random.default_rng(random_state).permutation(n_obs)[:_SAMPLE]
-    components = find_neighbor_components(query.x[np.sort(sample)], statistics.gene_scale(), random_state)
-    embedded = query.x @ components
-    if n_obs <= _MAX_CELLS_EXACT:
-        near = NearestNeighbors(n_neighbors=CLUSTER_SIZE - 1).fit(embedded).kneighbors()[1]
-    else:
-        # It compiles functions when it is imported, which takes seconds.
-        from pynndescent import NNDescent
-
-        index = NNDescent(embedded, n_neighbors=_N_NEIGHBORS, random_state=random_state)
-        near = index.neighbor_graph[0][:, 1:CLUSTER_SIZE]
-    # A cell, and the nearest of the others; for one that was not found, the cell once more.
-    own = np.arange(n_obs)[:, None]
-    return averages_of(np.hstack([own, np.where(near < 0, own, near)]))
-
-
-def calibrate(
-    scores: NDArray[np.float64], nearest: NDArray, known: NDArray, known_nearest: NDArray, correct: bool
-) -> Scores:
-    """Lower the scores of each label until the lowest are as low as those of known cells."""
-    if correct:
-        scores = scores - label_excess(scores, nearest, known, known_nearest)[nearest]
-    return Scores(scores, pvalues(scores, known))
+    return tuple(map(np.concatenate, zip(*blocks, strict=True)))
