@@ -89,7 +89,10 @@ def query(toy_query, toy_model):
 def read(tmp_path):
     """Write a report, and read the page."""
 
-    def write_and_read(adata, **arguments):
+    def write_and_read(adata, *, model=None, **arguments):
+        if model is not None:
+            raw = {name: value for name, value in arguments.items() if name in ("layer", "use_raw", "key")}
+            tosica.tl.attribute(adata, model, **raw)
         path = tosica.report(adata, tmp_path / "report.html", **arguments)
         return Page(path.read_text(encoding="utf-8"))
 

@@ -209,7 +209,8 @@ def test_a_phone(query, browse):
 
 
 def test_the_keyboard_reaches_every_control(query, toy_model, browse):
-    browser = browse(1280, query, model=toy_model)
+    tosica.tl.attribute(query, toy_model)
+    browser = browse(1280, query)
     reached = []
     while not reached or reached[-1] != "body":
         browser.press("Tab", 9)

@@ -327,7 +327,7 @@ def test_report_is_that_of_python(run, annotated, model_folder, monkeypatch):
     page = annotated.with_name("report.html")
 
     def write(adata, path, **options):
-        assert options.pop("model").fingerprint == adata.uns["tosica"]["model"]
+        assert adata.uns["tosica_attribution"]["model"] == adata.uns["tosica"]["model"]
         assert options["labels_key"] == "kind"
         assert options["title"] == "Sample 1"
         path.write_text(f"{adata.n_obs} cells")

@@ -61,7 +61,8 @@ def test_labels_are_right_and_nothing_else_changed(request, contents, new_keys, 
     assert query.obs["tosica_probability"].corr(hit.astype(float)) > 0.2
     assert new_keys(contents(untouched), contents(query)) == {
         *(f"obs/tosica_{key}" for key in ("prediction", "probability", "novelty", "novelty_pvalue")),
-        *(f"uns/tosica/{key}" for key in ("cutoff", "gene_sets", "labels", "model", "version")),
+        *(f"uns/tosica/{key}" for key in ("cutoff", "gene_sets", "labels", "model", "source", "version")),
+        *(f"uns/tosica/{key}" for key in ("n_genes", "n_missing_genes", "second_label", "second_probability")),
         *("obsm/X_tosica", "uns/tosica_prediction_colors"),
     }
     about = query.uns["tosica"]

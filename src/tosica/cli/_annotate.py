@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -26,6 +26,7 @@ from tosica.cli._session import (
 if TYPE_CHECKING:
     import pandas as pd
     from anndata import AnnData
+    from mudata import MuData
 
     from tosica.cli._session import Session
     from tosica.model import TOSICA
@@ -148,13 +149,27 @@ def annotate(
         with progress(None, f"drawing {page}"):
             raw = {name: options[name] for name in ("layer", "use_raw")}
             adata = read_cells(str(output)) if adata is None else adata
-            tosica.report(adata, page, key=key, model=loaded, **raw)
+            _explain(adata, loaded, key, **raw)
+            tosica.report(adata, page, key=key, **raw)
     labels = obs[f"{key}_majority_vote" if majority_voting else f"{key}_prediction"].value_counts(sort=False)
     mean = float(obs[f"{key}_probability"].mean())
     paths = {"query": query, "output": output, "obs_out": obs_out, "report": page}
     result = {**paths, "n_cells": len(obs), "labels": labels.to_dict()}
     made_by = {"model": loaded.fingerprint, "tosica": tosica.__version__}
     session.show({**result, "mean_probability": mean, **made_by})
+
+
+def _explain(adata: AnnData | MuData, model: TOSICA, key: str, **raw: Any) -> None:
+    """Add what tells the labels to annotated cells, if any has a label."""
+    from tosica._obs import UNKNOWN
+    from tosica.tl import attribute
+    from tosica.tl._evidence import ask_quietly
+
+    # Models of the original's code do not know the mean cell of their reference.
+    baseline: Literal["reference", "mean"] = "reference" if model.module.baseline.any() else "mean"
+    if (adata.obs[f"{key}_prediction"] != UNKNOWN).any():
+        with ask_quietly():
+            attribute(adata, model, baseline=baseline, key=key, **raw)
 
 
 def _annotate_in_parts(
@@ -188,7 +203,7 @@ def _annotate_in_parts(
 @click.command(cls=Command, short_help="Write a page about an annotation.")
 @click.argument("annotated")
 @click.option("-o", "--output", type=OutputPath(".html"), required=True, help="Page to write.")
-@click.option("--model", metavar="FOLDER", help="Its model: what genes add to each label is shown, too.")
+@click.option("--model", metavar="FOLDER", help="Its model, to compute what genes add to each label.")
 @click.option("--labels-key", help="Column of obs with known labels, to compare with.")
 @click.option("--sample-key", help="Column of obs with the sample of each cell.")
 @click.option("--layer", help="Layer with expression that is not scaled.")
@@ -213,7 +228,8 @@ def report(
     with progress(None, f"reading {annotated}"):
         adata = read_cells(annotated)
     if model is not None:
-        options["model"] = tosica.TOSICA.load(model, accelerator="cpu")
+        raw = {name: options[name] for name in ("layer", "use_raw")}
+        _explain(adata, tosica.TOSICA.load(model, accelerator="cpu"), key, **raw)
     with progress(None, "drawing"):
         tosica.report(adata, output, key=key, **options)
     session.show({"annotated": annotated, "report": str(output), "n_cells": adata.n_obs})

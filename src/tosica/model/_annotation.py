@@ -109,8 +109,8 @@ class AnnotationMixin(SetupMixin):
         for name in wanted - _WANTED:
             raise ValueError(f"want cannot be {name!r}{did_you_mean(name, _WANTED)}")
         source = self._source(adata, indices, layer, use_raw)
-        adata, tokens = source.data, self.tokens
-        statistics, device = self.training_.novelty_statistics, self.module.device
+        adata, tokens, device = source.data, self.tokens, self.module.device
+        statistics = self.training_.novelty_statistics
         query = QueryLoader(
             source, self.modalities, device, batch_size=batch_size, sample=sample, statistics=statistics
         )
@@ -119,31 +119,26 @@ class AnnotationMixin(SetupMixin):
             # Unannotated tokens come last.
             columns = columns[columns < len(tokens.names) - tokens.n_unannotated]
         found: dict[str, np.ndarray] = {}
-        bar = progress(adata.n_obs, "annotate", enabled=enable_progress_bar)
         run = partial(self._infer_minibatch, query.modalities, wanted, precision)
-        with thread_pool(device), bar as step:
+        with thread_pool(device), progress(adata.n_obs, "annotate", enabled=enable_progress_bar) as step:
             for start, parts in thread_map(run, query):
                 for name, part in parts.items():
                     if not np.isfinite(part).all():
                         raise ValueError(f"The model gives no finite {name}: its weights are spoilt; train a new one.")
                     if name not in found:
-                        found[name] = np.empty((adata.n_obs, *part.shape[1:]), dtype=np.float32)
+                        found[name] = np.empty((adata.n_obs, *part.shape[1:]), dtype=part.dtype)
                     found[name][start : start + len(part)] = part
                 step.n += len(part)
         hierarchy = self._hierarchy
-        if "probabilities" in found:
-            found["codes"] = found["probabilities"].argmax(1).astype(np.int32)
-            found["probability"] = found["probabilities"].max(1)
-            if hierarchy is not None and len(hierarchy.names) > len(self.labels):
-                answers = hierarchy.answer(found["probabilities"], confidence)
-                found["confident_codes"], found["confident_probability"] = answers
-                cutoff = self.training_.novelty_cutoff
-                if "novelty" in found and cutoff is not None:
-                    found["confident_codes"][found["novelty"] > cutoff] = len(hierarchy.names)
+        if "probabilities" in found and hierarchy is not None and len(hierarchy.names) > len(self.labels):
+            answers = hierarchy.answer(found["probabilities"], confidence)
+            found["confident_codes"], found["confident_probability"] = answers
+            if "novelty" in found and (cutoff := self.training_.novelty_cutoff) is not None:
+                found["confident_codes"][found["novelty"] > cutoff] = len(hierarchy.names)
         if "attention" in found:
             found["attention"] = np.ascontiguousarray(found["attention"][:, : len(columns)])
         if "novelty" in found and statistics is not None:
-            distance, nearest = found.pop("distance"), found.pop("nearest").astype(np.int64)
+            distance, nearest = found.pop("distance"), found.pop("nearest")
             # A part of a query is corrected by cells from all over it.
             scored, of_label = (distance, nearest) if sample is None else self._distances(sample, layer, use_raw)
             distance = distance - label_excess(scored, of_label, statistics.cells, statistics.cells_labels)[nearest]
@@ -161,6 +156,9 @@ class AnnotationMixin(SetupMixin):
             terms=dict(self._term_of_label or {}),
             hierarchy=hierarchy,
             model=self.fingerprint,
+            source="" if names[0] else str(self.modalities[0].mask.get("source", "")),
+            n_genes=len(tokens.var_names),
+            n_missing_genes=0 if query.measured is None else int((~query.measured).sum()),
             **found,
         )
 
@@ -179,12 +177,19 @@ class AnnotationMixin(SetupMixin):
         # Attention is there if it was asked for, with unannotated tokens or without.
         asked = {name: value for name, value in values.items() if name in {*wanted, "attention"}}
         arrays = {name: value.float().cpu().numpy() for name, value in asked.items() if value is not None}
+        if "probabilities" in arrays:
+            left, rows = arrays["probabilities"].copy(), np.arange(len(minibatch.x))
+            for rank in ("", "second_"):
+                codes = left.argmax(1).astype(np.int32)
+                arrays |= {f"{rank}codes": codes, f"{rank}probability": left[rows, codes]}
+                left[rows, codes] = 0
         statistics = self.training_.novelty_statistics
         if "novelty" in wanted and statistics is not None:
             known = None if measured is None else measured.cpu().numpy()
             distance, arrays["nearest"] = statistics.score_cells(minibatch.x.cpu().numpy(), known)
             most = probabilities.max(1).values.float().cpu().numpy()
-            arrays |= {"distance": distance, "novelty": add_doubt(distance, most)}
+            scores = {"distance": distance, "novelty": add_doubt(distance, most)}
+            arrays |= {name: score.astype(np.float32) for name, score in scores.items()}
         return minibatch.start, arrays
 
     def _distances(self, cells: AnnData, layer: Any, use_raw: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -298,8 +303,10 @@ class AnnotationMixin(SetupMixin):
             With ``probabilities=True``: a table with a column for each label, float32. A slash in a
             label becomes a bar in the column's name, because keys in files may not have slashes.
         ``adata.uns["tosica"]``
-            Names of the gene sets and labels, cutoff, fingerprint of the model, version. If the
-            model has several modalities, also the modality of each gene set (``"modalities"``).
+            Names and source of the gene sets, names of the labels, the label that the cells of each
+            would have next and its mean probability in them (where it is the second best), cutoff,
+            fingerprint of the model, its genes and how many the query lacks, version. If the model
+            has several modalities, also the modality of each gene set (``"modalities"``).
         ``adata.uns["tosica_prediction_colors"]``
             The reference's colours of the labels that occur.
 

@@ -44,6 +44,8 @@ _OF_CELLS = (
     "codes",
     "probability",
     "probabilities",
+    "second_codes",
+    "second_probability",
     "attention",
     "latent",
     "novelty",
@@ -77,12 +79,18 @@ class AnnotationResult:
         Cell Ontology terms of the labels that have one.
     model
         Fingerprint of the model.
+    source
+        Where its gene sets are from, if it has one modality.
+    n_genes, n_missing_genes
+        Genes of the model, and how many of these the query lacks.
     codes
         Position of each cell's best label in ``labels``, ``(n_obs,)``.
     probability
         Calibrated probability of that label, ``(n_obs,)`` float32.
     probabilities
         Calibrated probabilities of all labels, ``(n_obs, n_labels)`` float32.
+    second_codes, second_probability
+        Position of each cell's second best label in ``labels``, and its probability, ``(n_obs,)``.
     attention
         Attention to each gene set, ``(n_obs, n_gene_sets)`` float32.
     latent
@@ -115,13 +123,18 @@ class AnnotationResult:
     dtype: pd.CategoricalDtype
     colors: list[str]
     gene_sets: list[str]
+    source: str
+    n_genes: int
+    n_missing_genes: int
+    model: str
     modalities: list[str] | None = None
     present: tuple[int, ...] = (0,)
     terms: Mapping[str, str] = field(default_factory=dict)
-    model: str = ""
     codes: NDArray[np.int32] | None = None
     probability: NDArray[np.float32] | None = None
     probabilities: NDArray[np.float32] | None = None
+    second_codes: NDArray[np.int32] | None = None
+    second_probability: NDArray[np.float32] | None = None
     attention: NDArray[np.float32] | None = None
     latent: NDArray[np.float32] | None = None
     novelty: NDArray[np.float32] | None = None
@@ -227,6 +240,10 @@ class AnnotationResult:
             "cutoff": resolve_cutoff(cutoff, len(self.labels)),
             "model": self.model,
             "version": version("tosica"),
+            "source": self.source,
+            "n_genes": self.n_genes,
+            "n_missing_genes": self.n_missing_genes,
+            **self._second_labels(cutoff),
         }
         if self.modalities is not None:
             metadata["modalities"] = np.array(self.modalities, dtype=object)
@@ -259,6 +276,16 @@ class AnnotationResult:
                 "tosica.tl.novelty(adata, model) looks closer",
                 *(100 * share, 100 * LIMITS.pvalue),
             )
+
+    def _second_labels(self, cutoff: Cutoff) -> dict[str, NDArray[Any]]:
+        """Find the label that the cells of each label would have next, and its mean probability in them."""
+        names = np.full(len(self.labels), "", dtype=object)
+        means = np.zeros(len(self.labels), np.float32)
+        found = pd.DataFrame({"first": self._codes(cutoff), "second": self.second_codes, "p": self.second_probability})
+        found = found[(found["first"] < len(self.labels)) & (found["first"] != found["second"])]
+        shares = found.pivot_table("p", "first", "second", "sum", 0.0).div(found["first"].value_counts(), axis=0)
+        names[shares.index], means[shares.index] = np.array(self.labels)[shares.idxmax(axis=1)], shares.max(axis=1)
+        return {"second_label": names, "second_probability": means}
 
     def _codes(self, cutoff: Cutoff) -> NDArray[np.integer]:
         """Code of each cell's label; "Unknown" has the number of labels."""

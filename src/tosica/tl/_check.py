@@ -12,7 +12,6 @@ from tosica._limits import LIMITS
 from tosica._obs import UNKNOWN
 from tosica._settings import count, decimal, listed, percent
 from tosica.data import ExpressionSource
-from tosica.model import TOSICA
 from tosica.tl._evidence import Cells, collect_evidence, read_contributions
 
 if TYPE_CHECKING:
@@ -37,14 +36,9 @@ class Doubt(NamedTuple):
 _COLUMNS = ["check", "severity", "value", "threshold", "finding", "reason", "advice"]
 
 
-@validate_params(
-    model=InstanceOf("the TOSICA model that annotated adata", TOSICA, optional=True),
-    markers=InstanceOf("a dict of label to genes", Mapping, optional=True),
-    seed=Integer(least=0),
-)
+@validate_params(markers=InstanceOf("a dict of label to genes", Mapping, optional=True), seed=Integer(least=0))
 def check(
     adata: AnnData | MuData,
-    model: TOSICA | None = None,
     *,
     labels_key: str | None = None,
     sample_key: str | None = None,
@@ -56,18 +50,14 @@ def check(
 ) -> pd.DataFrame:
     """List what may be wrong in an annotation, and what to do about it.
 
-    The rules look for improbable labels, labels of few cells, cells that are unlike the reference,
-    missing genes, and samples that differ; :doc:`/report` has their limits. A label can be wrong
+    The rules look for improbable and easily confused labels, labels of few cells, cells that are
+    unlike the reference, missing genes, and samples that differ; :doc:`/report` has their limits. A label can be wrong
     without any of these. :func:`tosica.report` prints the same table.
 
     Parameters
     ----------
     adata
         Cells that ``model.annotate`` has annotated. They are not changed.
-    model
-        The model that annotated ``adata``. With it, missing genes are counted, and labels that are
-        easily confused are found. Without it, the latter needs ``probabilities=True`` in
-        ``annotate``.
     labels_key
         Column of ``adata.obs`` with labels that were known before, to compare with.
     sample_key
@@ -79,7 +69,7 @@ def check(
     key
         ``key_added`` of ``model.annotate``.
     seed
-        Seed of the cells that the model is asked about.
+        Seed of the cells in which markers are looked for.
 
     Returns
     -------
@@ -95,8 +85,7 @@ def check(
     TypeError
         If an argument or a column is of the wrong type.
     ValueError
-        If there are no cells, cells have no label, sample or probability, or another model
-        annotated ``adata``.
+        If there are no cells, or cells have no label, sample or probability.
 
     See Also
     --------
@@ -119,7 +108,7 @@ def check(
     """
     source = ExpressionSource(adata, layer, use_raw)
     cells = Cells(adata, key, labels_key=labels_key, sample_key=sample_key)
-    return as_table(collect_evidence(source, cells, model, markers, seed), read_contributions(adata, cells))
+    return as_table(collect_evidence(source, cells, markers, seed), read_contributions(adata, cells))
 
 
 def as_table(evidence: Evidence, contributions: Mapping[str, Any] | None) -> pd.DataFrame:
@@ -153,7 +142,8 @@ def as_table(evidence: Evidence, contributions: Mapping[str, Any] | None) -> pd.
 
 
 def _missing_genes(evidence: Evidence) -> Iterator[Doubt]:
-    missing, of = evidence.missing_genes or (0, 1)
+    record = evidence.cells.record
+    missing, of = int(record.get("n_missing_genes", 0)), int(record.get("n_genes", 0))
     if missing:
         share = missing / of
         yield Doubt(
@@ -232,7 +222,7 @@ def _unlike_the_reference(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def _confused_labels(evidence: Evidence) -> Iterator[Doubt]:
-    close = [(label, *other) for label, other in evidence.second.items() if other[1] >= LIMITS.second_probability]
+    close = [(label, *other) for label, other in evidence.cells.second.items() if other[1] >= LIMITS.second_probability]
     close.sort(key=lambda each: -each[2])
     if close:
         pairs = [f"{label!r} with {other!r} ({decimal(mean)})" for label, other, mean in close]

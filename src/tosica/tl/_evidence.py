@@ -1,4 +1,4 @@
-"""What an annotation can be judged by: the cells, their second labels, genes and known markers."""
+"""What an annotation can be judged by: the cells, their genes and known markers."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def check_annotated_by(adata: AnnData | MuData, model: TOSICA, key: str, *, muda
         )
 
 
-# Cells of a label that the model is asked about, and that its markers are looked for in.
-_N_ASKED, _N_TESTED = 60, 200
+# Cells of a label that its markers are looked for in.
+_N_TESTED = 200
 
 
 class Cells:
@@ -94,7 +94,8 @@ class Cells:
     ``labels`` are those that occur, "Unknown" too, ``codes`` the position of each cell's label in
     them, ``(n_obs,)``, ``predicted`` its name, ``n_cells`` how many each label has, ``types`` the
     positions of those that are cell types, and ``all_labels`` those of the model. ``record`` is what
-    ``model.annotate`` wrote to ``uns``. ``probability``, ``novelty`` and ``novelty_pvalue`` are
+    ``model.annotate`` wrote to ``uns``. ``second`` is the second best label of each label's cells and
+    its mean probability in them. ``probability``, ``novelty`` and ``novelty_pvalue`` are
     ``(n_obs,)``; ``is_corrected`` says that :func:`tosica.tl.novelty` wrote the novelty. ``samples``
     and ``known``, the labels that were known before, are there if the caller named their columns.
 
@@ -136,6 +137,9 @@ class Cells:
         self.types = [code for code, label in enumerate(self.labels) if label != UNKNOWN]
         self.all_labels = read_labels(adata, key) or [label for label in self.labels if label != UNKNOWN]
         self.record: Mapping[str, Any] = adata.uns[key]
+        seconds = (self.record.get(f"second_{what}", ()) for what in ("label", "probability"))
+        named = zip(self.all_labels, *seconds, strict=False)
+        self.second = {label: (str(second), float(mean)) for label, second, mean in named if second}
         scores = [f"{key}_novelty", f"{key}_novelty_pvalue"]
         has_novelty = all(name in adata.obs for name in scores)
         self.novelty, self.novelty_pvalue = [read_numbers(adata, name) if has_novelty else None for name in scores]
@@ -166,26 +170,20 @@ class Evidence:
     """What an annotation can be judged by.
 
     ``tested`` are the positions of the cells of ``expression``, which is log-normalized;
-    ``no_expression`` is the reason if there is none. ``second`` is the second best label of each
-    label's cells and its mean probability in them, if the probabilities of other labels are known.
-    ``missing_genes`` is the number that the cells lack and that of the model. ``known`` has the
-    caller's markers: ``label``, ``gene``, the label that it is ``highest_in``, empty if the data
-    lack it, and the ``share`` of the label's cells that express it.
+    ``no_expression`` is the reason if there is none. ``known`` has the caller's markers: ``label``,
+    ``gene``, the label that it is ``highest_in``, empty if the data lack it, and the ``share`` of the
+    label's cells that express it.
     """
 
     cells: Cells
     tested: NDArray[np.int64]
     expression: AnnData | None
     no_expression: str
-    second: dict[str, tuple[str, float]]
-    missing_genes: tuple[int, int] | None
     known: pd.DataFrame
 
 
-def collect_evidence(
-    source: ExpressionSource, cells: Cells, model: TOSICA | None, markers: Mapping[str, Any] | None, seed: int
-) -> Evidence:
-    """Ask the model and the expression about an annotation.
+def collect_evidence(source: ExpressionSource, cells: Cells, markers: Mapping[str, Any] | None, seed: int) -> Evidence:
+    """Ask the expression about an annotation.
 
     Parameters
     ----------
@@ -193,7 +191,7 @@ def collect_evidence(
         The annotated cells, and which of their matrices to read.
     cells
         Their annotation.
-    model, markers, seed
+    markers, seed
         As in :func:`tosica.tl.check`.
 
     Raises
@@ -202,17 +200,12 @@ def collect_evidence(
         As :func:`tosica.tl.check`.
     """
     wanted = [(label, gene) for label, genes in (markers or {}).items() for gene in _names_of(label, genes, cells)]
-    if model is not None:
-        check_annotated_by(source.data, model, cells.key, mudata=True)
     rng = np.random.default_rng(seed)
     tested = draw_cells(cells.codes, _N_TESTED * len(cells.labels), rng, least=_N_TESTED)
     tested = tested[cells.predicted[tested] != UNKNOWN]
     expression, why_not = _log_expression(source, tested)
     known = _known_markers(expression, cells.predicted[tested], pd.DataFrame(wanted, columns=["label", "gene"]))
-    with ask_quietly():
-        second = _second_labels(source, cells, model, rng)
-        missing_genes = None if model is None else _missing_genes(source, model)
-    return Evidence(cells, tested, expression, why_not, second, missing_genes, known)
+    return Evidence(cells, tested, expression, why_not, known)
 
 
 def read_contributions(adata: AnnData, cells: Cells) -> Mapping[str, Any] | None:
@@ -253,35 +246,6 @@ def draw_cells(codes: NDArray[np.integer], most: int, rng: np.random.Generator, 
     among_own = pd.Series(codes[drawn]).groupby(codes[drawn]).cumcount().to_numpy()
     is_extra = among_own >= min(least, most // len(np.unique(codes)))
     return np.sort(drawn[np.argsort(is_extra, kind="stable")[:most]])
-
-
-def _second_labels(
-    source: ExpressionSource, cells: Cells, model: TOSICA | None, rng: np.random.Generator
-) -> dict[str, tuple[str, float]]:
-    """Find the label that the cells of each label would have next; none if nothing tells."""
-    rows = np.arange(cells.n_obs)
-    table: Any = source.data.obsm.get(f"{cells.key}_probabilities")
-    if isinstance(table, pd.DataFrame) and table.shape[1] == len(cells.all_labels):
-        # A slash in a label is a bar in its name.
-        table = table.set_axis(cells.all_labels, axis=1)
-    elif model is not None:
-        rows = draw_cells(cells.codes, _N_ASKED * len(cells.labels), rng, least=_N_ASKED)
-        table = model.predict(source.data, rows.tolist(), soft=True, layer=source.layer, use_raw=source.use_raw)
-    else:
-        return {}
-    found = {}
-    for label, mean in table.astype(np.float64).groupby(cells.predicted[rows]).mean().iterrows():
-        others = mean.drop(label, errors="ignore")
-        if label != UNKNOWN and len(others):
-            found[str(label)] = str(others.idxmax()), float(others.max())
-    return found
-
-
-def _missing_genes(source: ExpressionSource, model: TOSICA) -> tuple[int, int]:
-    """Count the genes of the model that the cells lack, and all genes of the model."""
-    # Genes are matched before the first minibatch, which is all that is read.
-    first = next(model.iter_batches(source.data, layer=source.layer, use_raw=source.use_raw, batch_size=1))
-    return (0 if first.measured is None else int((~first.measured).sum())), first.x.shape[1]
 
 
 def _names_of(label: str, genes: Any, cells: Cells) -> list[str]:
