@@ -132,6 +132,25 @@ def test_majority_voting(run, toy_query, model_folder, tmp_path):
     assert set(voted) == {"Heterogeneous"}
 
 
+def test_novelty_lists_the_most_unlike_cluster_first(run, toy_query, toy_model, model_folder, tmp_path):
+    toy_query.obs["cluster"] = np.where(toy_query.obs["kind"] == "a", "x", "y")
+    toy_query.write_h5ad(tmp_path / "q.h5ad")
+    toy_model.annotate(toy_query, key_added="mine")
+    tosica.tl.novelty(toy_query, toy_model, over_clustering="cluster", correct_batch=False, key="mine")
+    expected = toy_query.obs.groupby("cluster", observed=True)["mine_novelty"].median().sort_values(ascending=False)
+    arguments = ["novelty", tmp_path / "q.h5ad", "--model", model_folder, "-o", tmp_path / "o.h5ad", "--same-batch"]
+    arguments += ["--over-clustering", "cluster", "--key-added", "mine"]
+    shown = run(*arguments).out.split("\n")
+    assert shown[0].split() == ["cluster", "cells", "label", "score", "pvalue"]
+    assert [line.split()[0] for line in shown[1:3]] == list(expected.index)
+    table = json.loads(run(*arguments, "--overwrite", "--json").out)["clusters"]
+    np.testing.assert_allclose([row["score"] for row in table.values()], expected, rtol=1e-4)
+    assert sum(row["cells"] for row in table.values()) == 60
+    found = ad.read_h5ad(tmp_path / "o.h5ad").obs
+    np.testing.assert_allclose(found["mine_novelty_pvalue"], toy_query.obs["mine_novelty_pvalue"], rtol=1e-4)
+    assert "over_clustering 'none' is no column" in run(*arguments[:-3], "none", "--overwrite").err
+
+
 @pytest.mark.parametrize(
     ("name", "model", "words"),
     [

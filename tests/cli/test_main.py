@@ -24,7 +24,7 @@ from tosica.cli._session import _as_options
 if TYPE_CHECKING:
     from pathlib import Path
 
-COMMANDS = ["train", "annotate", "evaluate", "report", "gene-sets", "info", "demo"]
+COMMANDS = ["train", "annotate", "novelty", "evaluate", "report", "gene-sets", "info", "demo"]
 HEAVY = ("torch", "scanpy", "anndata", "pandas", "numpy", "scvi", "lightning")
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tosica.cli._annotate import annotate, evaluate, info, report
+from tosica.cli._annotate import annotate, evaluate, info, novelty, report
 from tosica.cli._train import demo, gene_sets, train
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def commands() -> None:
     """
 
 
-for _command in (train, annotate, evaluate, report, gene_sets, info, demo):
+for _command in (train, annotate, novelty, evaluate, report, gene_sets, info, demo):
     commands.add_command(_command)
 
 

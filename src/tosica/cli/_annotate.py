@@ -1,4 +1,4 @@
-"""``tosica annotate``, ``report``, ``evaluate`` and ``info``: what is done with a model."""
+"""``tosica annotate``, ``novelty``, ``report``, ``evaluate`` and ``info``: what is done with a model."""
 
 from __future__ import annotations
 
@@ -41,17 +41,29 @@ def _share_or_auto(ctx: click.Context, param: click.Parameter, value: Any) -> fl
     return value if value == "auto" else click.FloatRange(0, 1).convert(value, param, ctx)
 
 
+def _takes_query(function: Any) -> Any:
+    """Add the argument and options of a query, and of the model that labels it."""
+    help_of_model = "Folder that train wrote, or blood, which comes with tosica."
+    for decorate in (
+        threads_option,
+        device_option,
+        click.option("--overwrite", is_flag=True, help="Replace outputs, and begin anew."),
+        default_option("--key-added", default="tosica", help="First part of the names written."),
+        genome_option,
+        seurat_option,
+        click.option("--use-raw", is_flag=True, help="Read raw instead."),
+        click.option("--layer", help="Layer with the expression."),
+        default_option("--model", default="blood", metavar="FOLDER", help=help_of_model),
+        click.argument("query"),
+    ):
+        function = decorate(function)
+    return function
+
+
 @click.command(cls=Command, short_help="Label the cells of a query.")
-@click.argument("query")
-@default_option(
-    "--model", default="blood", metavar="FOLDER", help="Folder that train wrote, or blood, which comes with tosica."
-)
+@_takes_query
 @click.option("-o", "--output", type=OutputPath(*CELLS), help="Annotated copy of the query, .h5ad or .zarr.")
 @click.option("--obs-out", type=OutputPath(*TABLES), help="Table of the cells, obs: .csv, .tsv or .parquet.")
-@click.option("--layer", help="Layer with the expression.")
-@click.option("--use-raw", is_flag=True, help="Read raw instead.")
-@seurat_option
-@genome_option
 @default_option(
     "--cutoff",
     type=str,
@@ -74,12 +86,8 @@ def _share_or_auto(ctx: click.Context, param: click.Parameter, value: Any) -> fl
 )
 @click.option("--batch-size", type=COUNT, help="Cells in a minibatch.")
 @default_option("--precision", type=click.Choice(["32-true", "bf16-mixed"]), default="32-true")
-@default_option("--key-added", default="tosica", help="First part of the names written.")
 @default_option("--cells-per-part", type=COUNT, default=8_192, help="Cells of a file in memory at a time.")
 @click.option("--no-report", is_flag=True, help="Write no page beside the output.")
-@click.option("--overwrite", is_flag=True, help="Replace outputs, and begin anew.")
-@device_option
-@threads_option
 @click.pass_obj
 def annotate(
     session: Session,
@@ -195,6 +203,57 @@ def _annotate_in_parts(
         obs = read_elem(root["obs"])
     shutil.rmtree(folder, ignore_errors=True)
     return obs
+
+
+@click.command(cls=Command, short_help="Find clusters of types that the reference lacks.")
+@_takes_query
+@click.option("-o", "--output", type=OutputPath(*CELLS), required=True, help="Annotated copy, .h5ad or .zarr.")
+@click.option("--over-clustering", metavar="KEY", help="Column of obs with clusters.  [default: the predictions]")
+@click.option("--correct-batch/--same-batch", default=True, help="Correct for what most labels share, or do not.")
+@click.pass_obj
+def novelty(
+    session: Session,
+    query: str,
+    model: str,
+    output: Path,
+    over_clustering: str | None,
+    correct_batch: bool,
+    seurat: bool,
+    genome: str | None,
+    key_added: str,
+    overwrite: bool,
+    device: tuple[str, int | str],
+    **raw: Any,
+) -> None:
+    """Score cells and clusters in QUERY that may be of a type the model lacks.
+
+    Printed are the clusters, the most unlike first. The copy of QUERY has labels, scores and p-values of its cells.
+    All are in memory.
+    """
+    check_outputs(output, overwrite=overwrite)
+    check_cells(query, over_clustering=over_clustering)
+    tosica = load("tosica.tl")
+    from tosica.cli._files import read_cells, write_cells
+
+    loaded = tosica.TOSICA.load(model, accelerator=device[0], device=device[1])
+    with progress(None, f"reading {query}"):
+        adata = read_cells(query, seurat=seurat, genome=genome)
+    loaded.annotate(adata, key_added=key_added, **raw)
+    which = {"over_clustering": over_clustering, "correct_batch": correct_batch, "key": key_added}
+    tosica.tl.novelty(adata, loaded, **which, **raw)
+    with progress(None, f"writing {output}"):
+        write_cells(adata, output)
+    label, score = f"{key_added}_prediction", f"{key_added}_novelty_cluster"
+    table = adata.obs.groupby(over_clustering or label, observed=True).agg(
+        cells=(label, "size"),
+        label=(label, lambda labels: labels.mode()[0]),
+        score=(score, "first"),
+        pvalue=(f"{score}_pvalue", "first"),
+    )
+    table = table.sort_values("score", ascending=False)
+    result = {"query": query, "output": output, "clusters": table.to_dict("index")}
+    text = table.reset_index().to_string(index=False, float_format="{:.3f}".format)
+    session.show({**result, "model": loaded.fingerprint}, text)
 
 
 # --------------------------------------------------------------------------- report, evaluate
