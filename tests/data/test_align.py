@@ -118,6 +118,8 @@ DECORATED = {
     "a modality": lambda name: f"rna:{name}",
     "a suffix": lambda name: f"{name}-RNA",
     "R's dots": lambda name: name.replace("-", "."),
+    "quotes": lambda name: f'"{name}"',
+    "bytes as text": lambda name: f"b'{name}'",
 }
 
 
@@ -143,6 +145,12 @@ def test_names_in_a_column_of_raw(counts):
 def test_why_too_few_genes_are_found(counts):
     with pytest.raises(ValueError, match=r"transpose it, as by adata\.T"):
         align(query(counts, GENES).T, GENES, COUNTS)
+    with pytest.raises(ValueError, match=r"its names are such as '0_A', and those of the model such as "):
+        align(query(counts, [f"{i}_A" for i in range(N_GENES)]), GENES, COUNTS)
+    cut = query(counts, GENES)
+    cut.raw = cut.copy()
+    with pytest.raises(ValueError, match=r"adata\.raw has more of them: pass use_raw=True"):
+        align(cut[:, :3].copy(), GENES, COUNTS)
 
 
 OTHERS = {

@@ -95,6 +95,7 @@ def test_hint(query: list[str], reference: list[str], words: str) -> None:
                 **{"HLA-A": "HLA-A", "RIMBP3.2": "RIMBP3B", "IGHV1-69-2": "IGHV1-69-2"},
                 **{"MT-ND1": "ND1", "RP11-34P13.7": None, "AC000001.1": None, "RIMBP3.7": None},
                 # A symbol and another part.
+                **{"HLA-A (ENSG00000206503)": "HLA-A", "HLA-A.ENSG00000206503": "HLA-A"},
                 **{"HLA-A_ENSG00000206503": "HLA-A", "HLA-A_ENSG00000206503.13": "HLA-A"},
                 **{"HLA-A-ENSG00000206503": "HLA-A", "ENSG00000206503_HLA-A": "HLA-A"},
                 **{"ENSG00000206503.13_HLA-A": "HLA-A", "ENSG00000206503|HLA-A": "HLA-A"},

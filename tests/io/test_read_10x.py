@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import anndata as ad
 import h5py
+import mudata
 import numpy as np
 import pandas as pd
 import pytest
@@ -61,6 +62,8 @@ FOLDERS = {
     "partly zipped": {"matrix.mtx.gz": BY_GENES, "genes.tsv": ROWS[2], "barcodes.tsv.gz": CELLS},
     "prefixed in part": {"GSM1_colon_matrix.mtx.gz": BY_GENES, "GSM1_colon_barcodes.tsv": CELLS, "genes.tsv": ROWS[1]},
     "a header": {"s_matrix.mtx": BY_GENES, "s_features.tsv": ["id\tname", *ROWS[2]], "s_barcodes.tsv": ["x", *CELLS]},
+    "R's quotes": {"matrix.mtx": BY_GENES, "genes.tsv": [f'"{i}"\t"{g}"' for i, g in zip(IDS, GENES, strict=True)],
+        "barcodes.tsv": [f'"{cell}"' for cell in CELLS]},
     "commas": {"matrix.mtx": BY_GENES, "genes.csv": [r.replace("\t", ",") for r in ROWS[2]], "barcodes.csv": CELLS},
     "kallisto": {"cells_x_genes.mtx": mtx(COUNTS), "cells_x_genes.genes.txt": IDS,
         "cells_x_genes.genes.names.txt": GENES, "cells_x_genes.barcodes.txt": CELLS},
@@ -126,6 +129,12 @@ def _tar(path: Path) -> None:
         archive.addfile(tarfile.TarInfo("cells.h5ad"), io.BytesIO())
 
 
+def _mudata(path: Path) -> None:
+    cells = ad.AnnData(np.ones((2, 2), np.float32))
+    mudata.MuData({"rna": cells, "protein": cells}).write(path.with_suffix(".h5mu"))
+    path.with_suffix(".h5mu").rename(path)
+
+
 def _hdf5(path: Path, *members: str) -> None:
     with h5py.File(path, "w") as file:
         for name in members:
@@ -138,14 +147,16 @@ def _hdf5(path: Path, *members: str) -> None:
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
         (b"<!DOCTYPE html><html>", "web page"),
         (b"\n <?xml version='1.0'?>", "web page"),
+        (b'{"error": 404}', "web page, XML or JSON"),
         (b"PK\x03\x04" + bytes(9), "ZIP archive"),
+        (b"PK\x03\x04" + bytes(26) + b"[Content_Types].xml", "an Excel or other Office file"),
         (gzip.compress(b"RDX3\nX\n", mtime=0), "saveRDS"),
         (b"RDA3\nA\n", "saveRDS"),
         (b"", "is empty"),
         (_tar, "tar archive"),
         (b"\x00\x01nonsense", "not a whole HDF5 file"),
         (gzip.compress(b"\x89HDF\r\n\x1a\n", mtime=0), "unpack it first"),
-        (lambda path: _hdf5(path, "mod/rna", "mod/protein"), "a MuData with 'protein', 'rna'"),
+        (_mudata, "a MuData with 'protein', 'rna'"),
         (lambda path: _hdf5(path, "row_attrs", "col_attrs", "matrix"), "loom"),
         (lambda path: _hdf5(path, "df", "umi"), "an HDF5 file with 'df', 'umi'"),
         (b"gene,c1,c2\nCD3E,1,2\n", "a table: make cells of counts by anndata"),

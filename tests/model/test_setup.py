@@ -180,6 +180,7 @@ WRONG = {
         ValueError,
         "adata.obs['kind'] has different labels with the same text ('1')",
     ),
+    "lists": (_column("kind", lambda c: [[name] for name in c]), TypeError, "adata.obs['kind'] holds lists, tuples"),
     "NaN": (_x(lambda x: np.where(x == x.max(), np.nan, x)), ValueError, "adata.X holds NaN (first in cell "),
     "scaled": (_scaled, ValueError, "adata.layers['counts'] (layer='counts')"),
     "zero": (_x(np.zeros_like), ValueError, "adata.X is the same in every cell"),
@@ -203,7 +204,7 @@ def test_wrong_input_is_refused_and_left_alone(toy, contents, change, error, sen
 
 
 # What means "no label", and other spellings of label "a".
-NO_LABELS = ["nan", "NA", "unknown", "Unassigned", " ", "n/a", "Unknown", "None"]
+NO_LABELS = ["nan", "NA", "unknown", "Unassigned", " ", "n/a", "Unknown", "None", "no_label", "#N/A"]
 SPELLINGS = ["a ", " A", "A", "\ta"]
 
 

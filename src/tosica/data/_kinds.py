@@ -198,8 +198,13 @@ class ModalityKind(ABC, Generic[S]):
         if max(share, told) < _REFUSE_BELOW:
             self.check_names(names, name)
             hint = hint_for_mismatch(names, model_names, var=matrix.var)
+            raw = matrix.adata.raw if matrix.where.startswith("adata") else None
             if matrix.adata.obs_names.isin(model_names).sum() > n_found:
                 hint = f"names of its cells are genes: transpose it, as by {name}.T"
+            elif raw is not None and raw.var_names.isin(model_names).sum() > n_found:
+                hint = "adata.raw has more of them: pass use_raw=True"
+            elif not hint and not n_found:
+                hint = f"its names are such as {names[0]!r}, and those of the model such as {model_names[0]!r}"
             elif not hint and 2 * n_found > len(names):
                 hint = "TOSICA.for_query (tosica train --for) trains a model for a panel of few genes"
             if n_found + len(repeated) >= _REFUSE_BELOW * len(model_names):

@@ -33,8 +33,8 @@ _BARE_ID, _VERSION = r"ENS(?:MUS)?G\d{11}", r"(?:\.\d+)?(?:_PAR_Y)?"
 _ID = _BARE_ID + _VERSION
 _ENSEMBL_ID = re.compile(f"({_BARE_ID}){_VERSION}")
 # Seurat replaces an underscore by a hyphen. After an ID, -1 and _1 number repeats.
-_ID_LAST = re.compile(rf"(.+?)[_|\-]+({_ID})")
-_ID_FIRST = re.compile(rf"({_ID})[_|\-]+(?!\d+$)(.+)")
+_ID_LAST = re.compile(rf"(.+?)[\W_]+({_ID})\)?")
+_ID_FIRST = re.compile(rf"({_ID})[_|\-:; (]+(?!\d+$)(.+?)\)?")
 # A symbol that is repeated more than nine times is the name of a family rather than of a gene.
 _REPEATS = "123456789"
 _NUMBERED = re.compile(rf"(.*[^.\-])([.\-])[{_REPEATS}]")
@@ -100,7 +100,7 @@ def split_composite(name: str) -> tuple[str, str] | None:
 
 
 def undecorated(names: pd.Index) -> pd.Index:
-    """Take off what most names share: white space around them, a genome before them, a suffix.
+    """Take off what most names share: white space and quotes around them, a genome before them, a suffix.
 
     A prefix ends, and a suffix begins, with a character that is neither a letter nor a digit.
 
@@ -111,7 +111,8 @@ def undecorated(names: pd.Index) -> pd.Index:
     >>> list(undecorated(pd.Index(["CD3E-RNA ", "HLA-DRA-RNA ", "MT-CO1-RNA "])))
     ['CD3E', 'HLA-DRA', 'MT-CO1']
     """
-    bare = names.astype(str).str.strip()
+    # Bytes that were made text begin with a b.
+    bare = names.astype(str).str.strip().str.replace(r"""^b?(["'])(.*)\1$""", r"\2", regex=True)
     for pattern in _DECORATIONS:
         while True:
             part = bare.str.extract(pattern, expand=False)

@@ -28,7 +28,9 @@ _SIGNS = {
     b"version https://git-lfs": "a pointer of Git LFS, which stands for the file: call git lfs pull",
     b"RD": "an R workspace, which save() of R writes: write the one object by saveRDS(object, 'object.rds')",
     b"PK\x03\x04": "a ZIP archive: unpack it, and give what is in it",
-    b"<": "a web page or XML, as of a page that asks to sign in: download the file itself",
+    **dict.fromkeys(
+        (b"<", b"{"), "a web page, XML or JSON, as of a page that asks to sign in: download the file itself"
+    ),
 }
 
 
@@ -92,11 +94,14 @@ def _of_file(path: Path) -> str:
             head, is_packed = file.read(512), not isinstance(file, io.BufferedReader)
     except (OSError, EOFError, zlib.error, lzma.LZMAError):
         return ""
-    if head.startswith(_HDF5):
+    # A MuData has 512 bytes of its own before those of HDF5.
+    if head.startswith((_HDF5, b"MuData")):
         packed = "an HDF5 file that was compressed as a whole: unpack it first, as by gunzip"
         return packed if is_packed else _of_hdf5(path)
     if head[257:262] == b"ustar":
         return "a tar archive: unpack it, and give the file or folder that is in it"
+    if b"[Content_Types].xml" in head:
+        return "an Excel or other Office file: save its table as .csv, and make cells of that"
     if not is_packed and not head.strip():
         return "empty: download or copy it again"
     if found := next((what for sign, what in _SIGNS.items() if head.lstrip().startswith(sign)), ""):
@@ -111,14 +116,14 @@ def _of_hdf5(path: Path) -> str:
             members = dict(file)
             if {"assays", "cell.names"} <= members.keys():
                 return "h5seurat"
-            if members.keys() & {"obs", "var", "X"}:
-                return "h5ad"
             if "mod" in members:
                 one = next(iter(members["mod"]), "rna")
                 return (
                     f"a MuData with {list_names(list(members['mod']))}: write one of them, as by "
-                    f"muon.read({str(path)!r})[{one!r}].write_h5ad('{one}.h5ad'), or annotate it in Python"
+                    f"mudata.read({str(path)!r})[{one!r}].write_h5ad('{one}.h5ad'), or annotate it in Python"
                 )
+            if members.keys() & {"obs", "var", "X"}:
+                return "h5ad"
             if "row_attrs" in members:
                 return "a loom file: write it anew, as by anndata.io.read_loom(path).write_h5ad('cells.h5ad')"
             groups = [each for each in members.values() if isinstance(each, h5py.Group)]

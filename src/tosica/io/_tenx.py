@@ -202,5 +202,7 @@ def _read_table(path: Path, sizes: tuple[int, int]) -> pd.DataFrame:
     """Read a table of text; a first row that is one too many has the names of the columns."""
     sep = "," if ".csv" in path.name else "\t"
     with open_text(path) as file:
+        # Names may have a quote in them; around all of a name, R has put them.
         table = pd.read_csv(file, sep=sep, header=None, dtype=str, quoting=3, keep_default_na=False)
+    table = table.replace(r'^"(.*)"$', r"\1", regex=True)
     return table.iloc[1:].reset_index(drop=True) if len(table) not in sizes and len(table) - 1 in sizes else table

@@ -37,7 +37,8 @@ _GENES = "Gene Expression"
 _UNLABELED_COLOR = "#d3d3d3"
 # Texts that stand for no label, in lower case.
 _NO_LABELS = {*("nan", "na", "n/a", "<na>", "none", "null", "", "-", "?", "unknown", "unassigned", "not assigned")}
-_NO_LABELS |= {"unlabeled", "unlabelled", "unannotated", "undefined", "undetermined", "not available", "unk"}
+_NO_LABELS |= {"unlabeled", "unlabelled", "unannotated", "undefined", "undetermined", "not available", "unk", "#n/a"}
+_NO_LABELS |= {"unclassified", "unidentified", "no label", "not annotated", "not determined", "missing", "--"}
 # Types of numpy that Python's own values have, as pandas calls these.
 _OF_PYTHON = {"integer": "int64", "boolean": "bool", "floating": "float64"}
 
@@ -265,6 +266,8 @@ class LabelsField(CategoricalObsField):
                 f"{n_missing} cells have no label (NaN) in {where}: leave them out, or give them a name and pass it "
                 "as unlabeled_category."
             )
+        if adata.obs[key].map(pd.api.types.is_list_like).any():
+            raise TypeError(f"{where} holds lists, tuples or tables in place of labels: make them strings.")
         if are_factor_codes(adata, key):
             raise ValueError(
                 f"{where} holds numbers from 0 on, which may be codes of a factor whose levels were lost on the way "
@@ -398,7 +401,7 @@ def clean_labels(
     code, none, joined = np.full(len(text) + 1, -1), [], []
     for i in sorted(np.flatnonzero(n_cells).tolist(), key=lambda i: (text[i] not in known, -n_cells[i])):
         name = " ".join(text[i].split()).casefold()
-        if text[i] == unlabeled or (name in _NO_LABELS and text[i] not in known):
+        if text[i] == unlabeled or (name.replace("_", " ") in _NO_LABELS and text[i] not in known):
             none += [f"{text[i]!r} ({n_cells[i]} cells)"] if text[i] != unlabeled else []
             continue
         code[i] = spelled.setdefault(name, i)
