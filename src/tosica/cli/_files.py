@@ -38,7 +38,8 @@ def check_cells(path: str, **columns: str | None) -> None:
     import h5py
 
     with suppress(OSError), h5py.File(path) as file:
-        obs = file.get("obs")
+        # A MuData is none that can be read here.
+        obs = None if "mod" in file else file.get("obs")
         # Old files have a table in place of a group.
         known = [name for name in obs if name != "_index"] if isinstance(obs, h5py.Group) else None
         for argument, column in columns.items():
