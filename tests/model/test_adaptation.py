@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,8 @@ import tosica
 from tosica._stats import conformal_threshold
 
 NEW, UNLABELED = "CD19+ B", "unlabeled"
+# A third of these are plasma cells.
+pytestmark = pytest.mark.filterwarnings("ignore:The [0-9]+ cells labelled .* look like two types")
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +85,9 @@ def test_before_and_after_the_new_label_is_fitted(base, query, unseen, contents,
     pd.testing.assert_frame_equal(model.get_attention(unseen), base.get_attention(unseen))
     model.train()
     assert f"new labels: {NEW!r}; 765 of the query's 765 genes" in caplog.text
-    assert f"train: added {NEW!r} (30 cells)" in caplog.text
+    (recall,) = re.findall(rf"train: added {re.escape(repr(NEW))} \(30 cells, held-out recall (.*)\)", caplog.text)
+    truth = unseen.obs["bulk_labels"] == NEW
+    assert float(recall) == pytest.approx((np.asarray(model.predict(unseen))[truth] == NEW).mean(), abs=0.15)
     again = model.fingerprint
     with pytest.raises(TypeError, match="load_query_data takes no arguments"):
         model.train(max_epochs=5)
@@ -195,6 +200,18 @@ def test_cells_of_new_labels_alone_are_warned_of(base, query):
     model = tosica.TOSICA.load_query_data(query[:30].copy(), base, "known", None)
     with pytest.warns(UserWarning, match="^The query has cells of new labels only, so that diff"):
         model.train()
+
+
+def test_labelled_cells_of_two_types_are_warned_of(base, pbmc_ref):
+    """Those labelled as B cells are B and plasma cells, which have clusters of their own."""
+    query = pbmc_ref[pbmc_ref.obs["bulk_labels"].isin([NEW, "CD56+ NK"])].copy()
+    is_new = (query.obs["bulk_labels"] == NEW).to_numpy()
+    for clusters, n_warnings in ((["4"], 0), (["4", "8"], 1)):
+        query.obs["known"] = np.where(is_new & query.obs["louvain"].isin(clusters), NEW, UNLABELED)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            tosica.TOSICA.load_query_data(query, base, "known", UNLABELED).train()
+        assert sum("look like two types, of" in str(each.message) for each in caught) == n_warnings
 
 
 def test_models_that_cannot_be_extended(base, query, pbmc_ref):

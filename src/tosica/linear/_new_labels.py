@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 from scipy.special import logsumexp
+from scipy.stats import kurtosis, skew
 
-from tosica.linear._classifier import split_among_tokens
+from tosica.linear._classifier import cross_fit, split_among_tokens
 from tosica.linear._logistic import fit_regressions
 from tosica.linear._novelty import TINY, distances_over_genes, gene_weights
 
@@ -30,11 +31,13 @@ class LabeledCells(NamedTuple):
 class NewLabels(NamedTuple):
     """Weights of pairs of gene and token, ``(n_new, n_pairs)``, and biases, ``(n_new,)``.
 
-    They give logits on the scale of the model's logits over its temperature.
+    They give logits on the scale of the model's logits over its temperature. ``recall`` is the share of each label's
+    cells that get the label from a fit without them, ``(n_new,)``; 0 for a single cell.
     """
 
     weights: NDArray[np.float64]
     biases: NDArray[np.float64]
+    recall: NDArray[np.float64]
 
 
 def fit_new_labels(
@@ -85,30 +88,71 @@ def fit_new_labels(
 
     Returns
     -------
-    Weights and biases.
+    Weights, biases and recall.
     """
     n_known, n_new = len(statistics.means), int(new.labels.max()) + 1
     n_cells = max(min(n_replayed, max_replayed // n_known), 10)
     replayed, positions = replay_cells(statistics, n_cells, shifts)
     x = sp.vstack([replayed, known.x, new.x]).tocsr()
     labels = np.concatenate([positions, known.labels, n_known + new.labels])
-    offset = -logsumexp(score(x), axis=1)[:, None]
+    of_old = score(x)
     if measured is not None:
         x = sp.csr_matrix(x.multiply(measured))
     # A column of ones, which is a token of its own, has the bias as its weight.
     ones = sp.csr_matrix(np.ones((x.shape[0], 1)))
     with_bias = sp.hstack([x, ones]).tocsr()
     directions = None if shifts is None else np.hstack([shifts, np.zeros((len(shifts), 1))])
-    fitted = fit_regressions(
-        with_bias,
-        labels,
-        batch_directions=directions,
-        gene_sets=sp.block_diag([tokens, sp.csr_matrix([[1.0]])], format="csr"),
-        fitted=np.arange(n_known, n_known + n_new),
-        offset=offset,
-    )
-    weights = (1 - lasso_share) * fitted.ridge + lasso_share * fitted.lasso
-    return NewLabels(split_among_tokens(weights[:, :-1], fitted.relevance[:, :-1], tokens)[0], weights[:, -1])
+
+    def fit(of_new: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        kept = np.append(np.ones(x.shape[0] - len(of_new), dtype=bool), of_new)
+        fitted = fit_regressions(
+            with_bias[kept],
+            labels[kept],
+            batch_directions=directions,
+            gene_sets=sp.block_diag([tokens, sp.csr_matrix([[1.0]])], format="csr"),
+            fitted=np.arange(n_known, n_known + n_new),
+            offset=-logsumexp(of_old[kept], axis=1)[:, None],
+        )
+        return (1 - lasso_share) * fitted.ridge + lasso_share * fitted.lasso, fitted.relevance[:, :-1]
+
+    found = np.zeros(len(new.labels), dtype=bool)
+    for fold, (weights, _) in cross_fit(new.labels, fit):
+        own, others = (values[-len(fold) :][fold] for values in (with_bias, of_old))
+        found[fold] = np.hstack([own @ weights.T, others]).argmax(1) == new.labels[fold]
+    weights, relevance = fit(np.ones(len(new.labels), dtype=bool))
+    recall = np.bincount(new.labels, found) / np.bincount(new.labels)
+    return NewLabels(split_among_tokens(weights[:, :-1], relevance, tokens)[0], weights[:, -1], recall)
+
+
+def split_in_two(x: sp.csr_matrix, statistics: NoveltyStatistics) -> NDArray[np.bool_] | None:
+    """Split cells that should be of one type, ``(n_cells, n_genes)``, if they look like two.
+
+    They do if they vary more in one direction than noise of the variation within labels would by chance (the edge of
+    Marčenko and Pastur, *Math. USSR Sb.* 1, 457, 1967), and have two modes between the centers of two clusters that
+    were found in other cells: a bimodality coefficient above that of the uniform distribution, 5/9.
+
+    Returns
+    -------
+    Which cells are in the second part, ``(n_cells,)``, or ``None`` if they look like one type.
+    """
+    from sklearn.cluster import KMeans
+
+    n, cells = x.shape[0], x @ statistics.components.astype(np.float64)
+    if n < 4:  # two in each half
+        return None
+    _, lengths, axes = np.linalg.svd(cells - cells.mean(0), full_matrices=False)
+
+    def fit(kept: NDArray[np.bool_]) -> NDArray[np.float64]:
+        return KMeans(2, n_init=10, random_state=0).fit(cells[kept]).cluster_centers_
+
+    along = np.zeros(n)
+    for half, centers in cross_fit(np.zeros(n, dtype=np.int64), fit, n_folds=2):
+        line = centers[1] - centers[0]
+        line *= np.sign(line @ axes[0]) / max(np.linalg.norm(line), TINY)
+        along[half] = (cells[half] - centers.mean(0)) @ line
+    tails = kurtosis(along, bias=False) + 3 * (n - 1) ** 2 / ((n - 2) * (n - 3))
+    is_wide = lengths[0] ** 2 / (n - 1) > (1 + np.sqrt(cells.shape[1] / n)) ** 2
+    return along > 0 if is_wide and (skew(along, bias=False) ** 2 + 1) / tails > 5 / 9 else None
 
 
 # --------------------------------------------------------------------------- replay

@@ -25,8 +25,8 @@ TINY = float(np.finfo(np.float32).tiny)
 # Cells to fit to. More hardly change the distances.
 MAX_CELLS_NOVELTY = MAX_CELLS_CROSS_FIT
 # Added to each gene's variance, as a share of the mean variance, so that genes which the reference
-# hardly expresses do not outweigh all others. In the mean of several cells they are less noisy.
-_FLOOR_CELL, _FLOOR_MEAN = 0.3, 1.0
+# hardly expresses do not outweigh all others.
+_FLOOR_CELL = 0.3
 # Cells of a label that a query must have for the label to count in what the query shares.
 MIN_CELLS = 5
 # Where scores of known and other cells are compared: new types have high scores, so most of the
@@ -92,10 +92,6 @@ class NoveltyStatistics:
         in_components = distance_in_components(filled, centers, self.components)
         standardized = (np.log(in_components) - self.scales[1]) / self.scales[2]
         return (over_genes / self.scales[0] + standardized) / 2, nearest
-
-    def gene_scale(self) -> NDArray[np.float64]:
-        """Weight of each gene where means of cells are compared, ``(n_genes,)``."""
-        return np.sqrt(gene_weights(self.variance, _FLOOR_MEAN))
 
     def _weights(self, measured: NDArray[np.bool_] | None) -> NDArray[np.float64]:
         weights = gene_weights(self.variance, _FLOOR_CELL)

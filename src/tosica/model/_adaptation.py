@@ -22,6 +22,7 @@ from tosica.linear import (
     NoveltyStatistics,
     find_label_shifts,
     fit_new_labels,
+    split_in_two,
     subsample_by_label,
 )
 from tosica.model._device import ACCELERATOR, DEVICE
@@ -161,7 +162,9 @@ class AdaptationMixin(SetupMixin):
     ) -> Self:
         r"""Extend a trained model by labels that a query has and the model lacks.
 
-        :meth:`train` of the returned model then fits a score for each new label in a few seconds.
+        :meth:`train` of the returned model then fits a score for each new label in a few seconds. It
+        logs the share of the label's cells that get the label from a fit without them (five folds),
+        and warns if they look like two types.
         Nothing else changes: for each cell, the model ranks its own labels as before. No cell of
         the reference is needed, and none is kept in the model: cells like them are drawn from the
         statistics of the labels that every trained model holds.
@@ -234,23 +237,23 @@ class AdaptationMixin(SetupMixin):
         >>> import tosica
         >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
         >>> adata.obs_names_make_unique()
-        >>> is_b_cell = (adata.obs["bulk_labels"] == "CD19+ B").to_numpy()
-        >>> ref = adata[:400][~is_b_cell[:400]].copy()
+        >>> is_monocyte = (adata.obs["bulk_labels"] == "CD14+ Monocyte").to_numpy()
+        >>> ref = adata[:400][~is_monocyte[:400]].copy()
         >>> tosica.pp.build_mask(ref, max_gene_sets=30)
         >>> tosica.TOSICA.setup_anndata(ref, labels_key="bulk_labels")
         >>> model = tosica.TOSICA(ref, embed_dim=16)
         >>> model.train(max_epochs=2, enable_progress_bar=False)
 
-        30 B cells of a query are labeled. The others, and all other types, are not.
+        30 monocytes of a query are labeled. The others, and all other types, are not.
 
         >>> query = adata[400:].copy()
-        >>> labeled = np.flatnonzero(is_b_cell[400:])[:30]
+        >>> labeled = np.flatnonzero(is_monocyte[400:])[:30]
         >>> query.obs["known"] = "not known"
-        >>> query.obs.iloc[labeled, query.obs.columns.get_loc("known")] = "CD19+ B"
+        >>> query.obs.iloc[labeled, query.obs.columns.get_loc("known")] = "CD14+ Monocyte"
         >>> grown = tosica.TOSICA.load_query_data(query, model, "known", "not known")
         >>> grown.train()
         >>> grown.labels[-1]
-        'CD19+ B'
+        'CD14+ Monocyte'
         """
         if isinstance(reference_model, cls):
             base = reference_model
@@ -487,16 +490,17 @@ class NewLabels:
         }
         self._statistics = replace(result.novelty_statistics, **kept)
         with restore_on_failure(model), progress(None, "train: new labels"):
-            statistics = self._fit()
+            statistics, recall = self._fit(new)
         counts = np.bincount(self._codes[self._codes >= 0], minlength=len(model.labels)).tolist()
         added = dict(zip(new, counts[self._n_before :], strict=True))
         counted = (result.label_counts or {}) | added
         model.training_ = replace(result, label_counts=counted, novelty_statistics=statistics, certificate=None)
-        shown = ", ".join(f"{name!r} ({n} cells)" for name, n in added.items())
+        of_label = zip(added.items(), recall, strict=True)
+        shown = ", ".join(f"{name!r} ({n} cells, held-out recall {share:.2f})" for (name, n), share in of_label)
         logger.info("train: added %s; the other labels' scores stay as they were", shown)
 
-    def _fit(self) -> NoveltyStatistics:
-        """Fit the new labels, and get the statistics with their means."""
+    def _fit(self, names: list[str]) -> tuple[NoveltyStatistics, NDArray[np.float64]]:
+        """Fit the new labels, and get the statistics with their means, and the recall of cells left out."""
         codes, n_before = self._codes, self._n_before
         x = sp.vstack([sp.csr_matrix(batch.x.cpu().numpy()) for batch in self._query]).tocsr()
         is_new = codes >= n_before
@@ -504,6 +508,13 @@ class NewLabels:
         # Genes may be as high as in the new labels, where they may be markers.
         clip_max = self._linear.clip_max
         clip_max.copy_(torch.maximum(clip_max, torch.from_numpy(new.x.max(0).toarray().ravel()).to(clip_max)))
+        for label, name in enumerate(names):
+            second = split_in_two(new.x[new.labels == label], self._statistics)
+            if second is not None:
+                warn_user(
+                    f"The {len(second)} cells labelled {name!r} look like two types, of {(~second).sum()} and "
+                    f"{second.sum()} cells: cluster them alone, and give each type its own label."
+                )
         means = self._means(new)
         measured = None if self._query.measured is None else self._query.measured.cpu().numpy()
         known, shifts = self._compare(x[~is_new], codes[~is_new], means, measured)
@@ -513,11 +524,9 @@ class NewLabels:
         temperature = float(self._module.temperature)
         for target, values in ((self._linear.weight, fitted.weights), (self._linear.bias, fitted.biases)):
             target[n_before:] = torch.from_numpy(temperature * values).to(target)
-        return replace(
-            self._statistics,
-            means=np.vstack([self._statistics.means, means]).astype(np.float32),
-            labels=np.append(self._statistics.labels, n_before + np.arange(len(means))),
-        )
+        all_means = np.vstack([self._statistics.means, means]).astype(np.float32)
+        labels = np.append(self._statistics.labels, n_before + np.arange(len(names)))
+        return replace(self._statistics, means=all_means, labels=labels), fitted.recall
 
     def _means(self, cells: LabeledCells) -> NDArray[np.float64]:
         """Mean expression of each label, with missing genes imputed, ``(n_labels, n_genes)``."""

@@ -18,6 +18,7 @@ from tosica.linear import (
     NoveltyStatistics,
     add_doubt,
     fit_novelty,
+    gene_weights,
     label_excess,
     pvalues,
     subsample_by_label,
@@ -245,7 +246,7 @@ def common_shift(
     # Labels that are lacking vote for no difference, so that one label alone decides nothing.
     while len(differences) < _FEWEST_VOTES:
         differences.append(np.zeros(query.x.shape[1]))
-    shift, weights = np.median(differences, axis=0), statistics.gene_scale() ** 2
+    shift, weights = np.median(differences, axis=0), gene_weights(statistics.variance, 1.0)
     if query.measured is not None:
         shift, weights = shift * query.measured, weights * query.measured
     # Variance of a median, as a share of the variance of a cell.
