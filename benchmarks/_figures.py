@@ -73,21 +73,17 @@ def robustness(results: Results) -> Figure:
 
 def new_types(results: Results) -> Figure:
     """How well new cells are found, and how well a type is learnt from few cells."""
-    from benchmarks.novelty import QUERIES, SCORES, TASKS
+    from benchmarks.novelty import QUERIES, SCORES, means
 
-    runs = pd.DataFrame(results["novelty"]["runs"])
-    runs = runs[runs["task"].isin([name for name, task in TASKS.items() if not task.seen])]
-    shown = [name for name in SCORES if name in runs]
-    means = runs[runs["size"] == 0].groupby("query")[shown].mean().T.iloc[::-1]
+    areas = means(pd.DataFrame(results["novelty"]["runs"])).groupby("query").mean()[list(SCORES)].T.iloc[::-1]
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(9, 3.4), layout="constrained", gridspec_kw={"width_ratios": [3, 2]}
     )
     for query, color, marker in zip(QUERIES, (OURS, PEER), "oD", strict=True):
-        left.plot(means[query], range(len(means)), marker, color=color, label=QUERIES[query])
+        left.plot(areas[query], range(len(areas)), marker, color=color, label=QUERIES[query])
     left.axvline(0.5, color="0.6", ls="--", lw=1)
-    names = [SCORES[name].replace("`", "").split(" (")[0] for name in means.index]
-    left.set_yticks(range(len(means)), names, fontsize=8)
-    left.set(xlabel="AUROC of all new cells, tasks not chosen on")
+    left.set_yticks(range(len(areas)), [SCORES[name].strip("`") for name in areas.index], fontsize=8)
+    left.set(xlabel="AUROC of new cells")
     left.legend(fontsize=8, frameon=False)
     taught = pd.DataFrame(results["new_labels"]["runs"])
     taught = taught[taught["method"] == "tosica"]
