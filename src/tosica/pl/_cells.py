@@ -11,17 +11,7 @@ import pandas as pd
 import scanpy as sc
 
 from tosica._checks import Integer, Names, String, as_names
-from tosica._limits import LIMITS
-from tosica._obs import (
-    ATTRIBUTION,
-    GRAY,
-    ORANGE,
-    find_gene_sets,
-    group_colors,
-    read_attribution,
-    read_groups,
-    read_numbers,
-)
+from tosica._obs import ATTRIBUTION, ORANGE, find_gene_sets, group_colors, read_attribution, read_groups, read_numbers
 from tosica.get import contributions
 from tosica.pl._figure import (
     COLOR_MAP,
@@ -278,8 +268,7 @@ def novelty(
 
     A box spans the quartiles and has a line at the median. Whiskers end at the furthest cell
     within 1.5 times the interquartile range, dots are the cells beyond. Groups of fewer than five
-    cells are drawn as dots only. The dotted line is where the p-value of the novelty is 0.05, if
-    the p-values are there and no ``cutoff`` is given.
+    cells are drawn as dots only.
 
     Parameters
     ----------
@@ -291,7 +280,7 @@ def novelty(
     key
         ``key_added`` of ``model.annotate``.
     cutoff
-        Novelty at which to draw a line, instead of that of the p-value.
+        Novelty at which to draw a line.
     {max_name_length}
     {figure}
 
@@ -333,12 +322,10 @@ def novelty(
     name_rows(ax, names)
     ax.set_xlabel("novelty", fontsize=TITLE_SIZE)
     ax.set_ylabel(groupby, fontsize=TITLE_SIZE)
-    limit = _novelty_limit(adata, values, f"{key}_novelty_pvalue") if cutoff is None else cutoff
-    if limit is not None:
-        mark, color, style = (f"p = {LIMITS.pvalue:g}", GRAY, ":") if cutoff is None else ("cutoff", ORANGE, "--")
-        ax.axvline(limit, linestyle=style, linewidth=1.2, color=color)
+    if cutoff is not None:
+        ax.axvline(cutoff, linestyle="--", linewidth=1.2, color=ORANGE)
         # Above the axes, where it hides nothing.
-        ax.text(limit, 1.01, mark, transform=ax.get_xaxis_transform(), ha="center", va="bottom", fontsize=8)
+        ax.text(cutoff, 1.01, "cutoff", transform=ax.get_xaxis_transform(), ha="center", va="bottom", fontsize=8)
     canvas.fit(ax, (2.8, height))
     return canvas.finish(ax)
 
@@ -356,12 +343,3 @@ def _draw_box(ax: Axes, cells: NDArray[np.float64], position: int, color: str) -
         plt.setp(drawn[part], color=edge, linewidth=0.8)
     plt.setp(drawn["boxes"], facecolor=color)
     plt.setp(drawn["fliers"], markersize=3, markeredgecolor=edge)
-
-
-def _novelty_limit(adata: AnnData, values: NDArray[np.float64], column: str) -> float | None:
-    """Novelty that divides the cells with a p-value of at most 5 % from the others, if any does."""
-    is_new = read_numbers(adata, column) <= LIMITS.pvalue if column in adata.obs else np.zeros(1, dtype=bool)
-    if is_new.all() or not is_new.any():
-        return None
-    low, high = values[~is_new].max(), values[is_new].min()
-    return float(low + high) / 2 if low <= high else None
