@@ -37,7 +37,7 @@ def explained_pbmc(*, n_labels: int = 10, long_names: bool = False) -> AnnData:
 def add_attribution(adata: AnnData) -> None:
     """Write what ``tl.attribute(cells=True)`` would.
 
-    Group i has evidence for the gene sets i, i + 2, i + 4, and i + 1, which is similar to the first
+    Group i has evidence for the gene sets i, i + 20, i + 40, and i + 1, which is similar to the first
     one. The last of more than two groups has none, and lacks every second of its first genes.
     """
     rng = np.random.default_rng(1)
@@ -50,7 +50,7 @@ def add_attribution(adata: AnnData) -> None:
     genes[:12, -1], expression[:12:2, -1] = added, -1
     rows = []
     for i in range(len(groups) - (len(groups) > 2)):
-        for rank, j in enumerate((i, i + 1, i + 2, i + 4)):
+        for rank, j in enumerate((i, i + 1, i + 20, i + 40)):
             z[j, i] = 9 - 2 * rank
             first = np.arange(3 * j, 3 * j + 12)
             genes[first, i] = np.maximum(genes[first, i], added / (rank + 1))

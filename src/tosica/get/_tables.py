@@ -167,7 +167,8 @@ def gene_sets_df(
         Group or groups to return, in this order. ``None`` returns all. Groups without evidence for
         any set have no row.
     similar
-        Also return sets that are like one above, see ``similar_to``.
+        Also return sets that are like one above, see ``similar_to``, and further sets of a group of
+        which another group has a higher z: these do not tell it from that one.
     key
         ``key_added`` of :func:`tosica.tl.attribute`.
 
@@ -218,7 +219,9 @@ def gene_sets_df(
     pairs = pd.MultiIndex.from_frame(evidence[["group", "gene_set"]])
     evidence = evidence.assign(n_similar=n_similar.reindex(pairs, fill_value=0).to_numpy())
     if not similar:
-        evidence = evidence[evidence["similar_to"] == ""].drop(columns="similar_to")
+        most = pd.Series(np.asarray(record["groups"], dtype=str)[record["z"].to_numpy().argmax(1)], record["z"].index)
+        is_own = ~evidence.duplicated("group") | (evidence["gene_set"].map(most) == evidence["group"])
+        evidence = evidence[is_own & (evidence["similar_to"] == "")].drop(columns="similar_to")
     evidence = evidence[evidence["group"].isin(groups)]
     evidence = evidence.assign(group=pd.Categorical(evidence["group"], groups))
     return evidence.sort_values("group", kind="stable").reset_index(drop=True)
