@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.utilities import rank_zero_only
 from scvi.train import TrainRunner
@@ -242,9 +243,11 @@ def fit_network(state: TrainingState) -> None:
 def add_branches(state: TrainingState) -> None:
     """Put the linear branch beside the network.
 
-    Its usual weight gives way to a thousand, which leaves nothing of the network, to none, and these to one, if that
-    labels more held-out cells right, by two standard errors (McNemar, *Psychometrika* 12, 1947). One part alone comes
-    first: the mean of a good and a poor part has the higher likelihood, and fewer right labels than the good one.
+    Its usual weight gives way to a thousand, which leaves nothing of the network, or to none, if that labels more
+    held-out cells right, by two standard errors (McNemar, *Psychometrika* 12, 1947). One part alone comes first: the
+    mean of a good and a poor part has the higher likelihood, and fewer right labels than the good one. The mean takes
+    the place of a part in the same way, and that of the usual sum if the log-likelihood is higher by one and two
+    standard errors: of two sums that are right as often, it tells the one that knows when it is wrong.
     """
     if state.linear is None:
         return
@@ -253,11 +256,19 @@ def add_branches(state: TrainingState) -> None:
     linear.to_module()
     if state.settings.calibrate and data.n_val and linear.weight != _ALONE:
         scores = (_held_out_logits(state)[-1] - network) / linear.weight
-        is_right = ((network + linear.weight * scores).argmax(1) == truth).int()
+        usual = linear.weight
+        logits = {weight: network + weight * scores for weight in (usual, _ALONE, 0.0, 1.0)}
+        is_right = {weight: (of.argmax(1) == truth).int() for weight, of in logits.items()}
         for weight in (_ALONE, 0.0, 1.0):
-            gain = ((network + weight * scores).argmax(1) == truth).int() - is_right
+            gain = is_right[weight] - is_right[linear.weight]
             if gain.sum() > 2 * gain.abs().sum().sqrt():
-                is_right, linear.weight = is_right + gain, weight
+                linear.weight = weight
+        if linear.weight == usual:
+            fitted = (logits[w] / fit_temperature(logits[w], truth, expected=1 + w) for w in (usual, 1.0))
+            loss, of_mean = (F.cross_entropy(each, truth, reduction="none") for each in fitted)
+            # As in Akaike's criterion, a choice has to gain one in all.
+            if (loss - of_mean).sum() > 1 + 2 * (loss - of_mean).std() * math.sqrt(data.n_val):
+                linear.weight = 1.0
         if linear.weight == _ALONE:
             logger.warning("train: held-out cells are labelled better without the network, which scores leave out")
         linear.to_module()
