@@ -73,7 +73,8 @@ def run(notebook: dict[str, Any], folder: Path) -> dict[str, Any]:
 
     # Read, not made from a dict: cells are lists of lines in a file, and strings in memory.
     node = nbformat.reads(json.dumps(notebook), as_version=4)  # type: ignore[no-untyped-call]
-    NotebookClient(node, timeout=1800, resources={"metadata": {"path": str(folder)}}).execute()
+    place = {"metadata": {"path": str(folder)}}
+    NotebookClient(node, timeout=1800, coalesce_streams=True, resources=place).execute()
     done: dict[str, Any] = json.loads(nbformat.writes(node))  # type: ignore[no-untyped-call]
     return done
 

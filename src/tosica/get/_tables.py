@@ -219,7 +219,8 @@ def gene_sets_df(
     pairs = pd.MultiIndex.from_frame(evidence[["group", "gene_set"]])
     evidence = evidence.assign(n_similar=n_similar.reindex(pairs, fill_value=0).to_numpy())
     if not similar:
-        most = pd.Series(np.asarray(record["groups"], dtype=str)[record["z"].to_numpy().argmax(1)], record["z"].index)
+        of_set = record["z"].to_numpy().argmax(1)
+        most = pd.Series([str(record["groups"][i]) for i in of_set], record["z"].index)
         is_own = ~evidence.duplicated("group") | (evidence["gene_set"].map(most) == evidence["group"])
         evidence = evidence[is_own & (evidence["similar_to"] == "")].drop(columns="similar_to")
     evidence = evidence[evidence["group"].isin(groups)]

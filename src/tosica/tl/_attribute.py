@@ -536,7 +536,8 @@ class _Sums:
                 if linear is not None:
                     x = linear.expression(x, measured)
                 x = x.cpu().double()
-                total.index_add_(0, pair_of_cell[start : start + len(x)], x)
+                # Many times faster than index_add_.
+                total += torch.eye(len(total), dtype=x.dtype)[:, pair_of_cell[start : start + len(x)]] @ x
                 squares += x.square().sum(0)
         if linear is not None:
             below = linear.expression(below, measured if self._source._of_query else None)
