@@ -50,7 +50,7 @@ def add_attribution(adata: AnnData) -> None:
     genes[:12, -1], expression[:12:2, -1] = added, -1
     rows = []
     for i in range(len(groups) - (len(groups) > 2)):
-        for rank, j in enumerate((i, i + 1, i + 20, i + 40)):
+        for rank, j in enumerate(j % len(sets) for j in (i, i + 1, i + 20, i + 40)):
             z[j, i] = 9 - 2 * rank
             first = np.arange(3 * j, 3 * j + 12)
             genes[first, i] = np.maximum(genes[first, i], added / (rank + 1))
