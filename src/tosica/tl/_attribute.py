@@ -9,6 +9,7 @@ import pandas as pd
 import scipy.sparse as sp
 import torch
 from anndata import AnnData
+from torch.nn.functional import one_hot
 
 from tosica._checks import ANNDATA, ANY_CELLS, CellData, FileKey, Integer, OneOf, only_known, validate_params
 from tosica._limits import LIMITS
@@ -537,7 +538,7 @@ class _Sums:
                     x = linear.expression(x, measured)
                 x = x.cpu().double()
                 # Many times faster than index_add_.
-                total += torch.eye(len(total), dtype=x.dtype)[:, pair_of_cell[start : start + len(x)]] @ x
+                total += one_hot(pair_of_cell[start : start + len(x)], len(total)).T.to(x) @ x
                 squares += x.square().sum(0)
         if linear is not None:
             below = linear.expression(below, measured if self._source._of_query else None)
