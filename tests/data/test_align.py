@@ -149,7 +149,7 @@ def test_why_too_few_genes_are_found(counts):
         align(query(counts, [f"{i}_A" for i in range(N_GENES)]), GENES, COUNTS)
     cut = query(counts, GENES)
     cut.raw = cut.copy()
-    with pytest.raises(ValueError, match=r"adata\.raw has more of them: pass use_raw=True"):
+    with pytest.raises(ValueError, match=r"adata\.raw has half of them or more: pass use_raw=True"):
         align(cut[:, :3].copy(), GENES, COUNTS)
 
 

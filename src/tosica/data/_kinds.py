@@ -201,8 +201,8 @@ class ModalityKind(ABC, Generic[S]):
             raw = matrix.adata.raw if matrix.where.startswith("adata") else None
             if matrix.adata.obs_names.isin(model_names).sum() > n_found:
                 hint = f"names of its cells are genes: transpose it, as by {name}.T"
-            elif raw is not None and raw.var_names.isin(model_names).sum() > n_found:
-                hint = "adata.raw has more of them: pass use_raw=True"
+            elif raw is not None and raw.var_names.isin(model_names).sum() >= _REFUSE_BELOW * len(model_names):
+                hint = "adata.raw has half of them or more: pass use_raw=True"
             elif not hint and not n_found:
                 hint = f"its names are such as {names[0]!r}, and those of the model such as {model_names[0]!r}"
             elif not hint and 2 * n_found > len(names):
