@@ -87,6 +87,7 @@ def test_the_command_line_needs_no_option(kind, says, pbmcs, tmp_path, capsys):
     assert code == (1 if says else 0)
     assert says in capsys.readouterr().err
     assert (tmp_path / "annotated.html").exists() == (not says)
+    assert says or "Genes that tell " in (tmp_path / "annotated.html").read_text(encoding="utf8")
     assert (tmp_path / "annotated.h5ad").exists() == (not says)
 
 

@@ -182,93 +182,14 @@ def attribute(
     """
     if genes and not isinstance(adata, AnnData):
         raise TypeError("genes=True writes to adata.layers, which a MuData does not have: leave it out.")
-    found = explain_groups(
-        adata,
-        model,
-        groupby,
-        target=target,
-        baseline=baseline,
-        n_cells=None if cells or genes else n_cells,
-        n_steps=n_steps,
-        seed=seed,
-        layer=layer,
-        use_raw=use_raw,
-        key=key,
-        gene_sets_of_cells=cells,
-        genes_of_cells=genes,
-    )
-    error = found.record["completeness_error"]
-    if error > LIMITS.attribution_error:
-        warn_user(
-            f"Contributions miss the difference of the scores by {error:.1%} on average: pass a "
-            f"larger n_steps than {found.record['n_steps']}."
-        )
-    result = adata.copy() if copy else adata
-    key_added = key_added or f"{key}_attribution"
-    result.uns[key_added] = found.record
-    written = f".uns[{key_added!r}]"
-    if found.gene_sets is not None:
-        result.obsm[f"X_{key_added}"] = found.gene_sets
-        written += f" and .obsm['X_{key_added}']"
-    if found.genes is not None:
-        wanted = pd.Index(np.asarray(model.get_var_names()))
-        indexer = find_genes(adata.var_names, wanted, lambda: load_table(adata.var)).indexer
-        result.layers[key_added] = np.where(indexer >= 0, found.genes[:, indexer], 0)
-        written += f" and .layers[{key_added!r}]"
-    logger.info("attribute: %d groups, error %.2g %%; added %s", len(found.record["groups"]), 100 * error, written)
-    return result if copy else None
-
-
-class Explanation(NamedTuple):
-    """What explains groups of cells: ``record`` is as :func:`attribute` writes it to ``uns``.
-
-    ``gene_sets`` is what the genes of each set add in each cell, ``(n_obs, n_gene_sets)``, and
-    ``genes`` what each gene of the model adds, ``(n_obs, n_genes)``, if they were asked for.
-    """
-
-    record: dict[str, Any]
-    gene_sets: NDArray[np.float32] | None
-    genes: NDArray[np.float32] | None
-
-
-def explain_groups(
-    adata: AnnData | MuData,
-    model: TOSICA,
-    groupby: str | None = None,
-    *,
-    target: str | None = None,
-    baseline: Baseline | None = None,
-    n_cells: int | None = 20,
-    n_steps: int | None = None,
-    seed: int = 0,
-    layer: Any = None,
-    use_raw: bool = False,
-    key: str = "tosica",
-    gene_sets_of_cells: bool = False,
-    genes_of_cells: bool = False,
-) -> Explanation:
-    """Explain groups of cells as :func:`attribute` does, without writing anything.
-
-    Parameters
-    ----------
-    adata, model, groupby, target, n_steps, seed, layer, use_raw, key
-        As in :func:`attribute`.
-    baseline
-        As in :func:`attribute`; ``None``: the reference if the model knows it, else the query.
-    n_cells
-        Cells of each group that the network is asked about; ``None`` for every cell of the query.
-    gene_sets_of_cells, genes_of_cells
-        Keep what each cell's gene sets and genes add.
-    """
     (ANNDATA if model.modalities[0].name is None else ANY_CELLS).check("adata", adata)
     check_annotated_by(adata, model, key, mudata=True)
-    prediction = f"{key}_prediction"
-    groups = _Groups(adata, model, groupby or prediction, target, key)
-    baseline = baseline or ("reference" if model.module.baseline.any() else "mean")
+    groupby = groupby or f"{key}_prediction"
+    groups = _Groups(adata, model, groupby, target, key)
     source = _Source(model, adata, baseline, layer, use_raw, n_steps, groups.labels)
-    rows = np.arange(adata.n_obs) if n_cells is None else groups.draw(n_cells, np.random.default_rng(seed))
-    of_sets = np.empty((adata.n_obs, source.members.shape[1]), np.float32) if gene_sets_of_cells else None
-    of_genes = np.empty((adata.n_obs, len(source.genes)), np.float32) if genes_of_cells else None
+    rows = np.arange(adata.n_obs) if cells or genes else groups.draw(n_cells, np.random.default_rng(seed))
+    of_sets = np.empty((adata.n_obs, source.members.shape[1]), np.float32) if cells else None
+    of_genes = np.empty((adata.n_obs, len(source.genes)), np.float32) if genes else None
     sums = _Sums(source, groups)
     for part, found in source.iter_contributions(rows, groups.targets):
         sums.add_cells(rows[part], found)
@@ -282,12 +203,31 @@ def explain_groups(
         "model": model.fingerprint,
         "gene_sets": source.set_names,
         "groups": np.array(groups.names, dtype=object),
-        "groupby": groupby or prediction,
+        "groupby": groupby,
         "target": target or "own label",
         "baseline": baseline,
         "n_steps": max(source.n_steps_used),
     }
-    return Explanation(record, of_sets, of_genes)
+    error = record["completeness_error"]
+    if error > LIMITS.attribution_error:
+        warn_user(
+            f"Contributions miss the difference of the scores by {error:.1%} on average: pass a "
+            f"larger n_steps than {record['n_steps']}."
+        )
+    result = adata.copy() if copy else adata
+    key_added = key_added or f"{key}_attribution"
+    result.uns[key_added] = record
+    written = f".uns[{key_added!r}]"
+    if of_sets is not None:
+        result.obsm[f"X_{key_added}"] = of_sets
+        written += f" and .obsm['X_{key_added}']"
+    if of_genes is not None:
+        wanted = pd.Index(np.asarray(model.get_var_names()))
+        indexer = find_genes(adata.var_names, wanted, lambda: load_table(adata.var)).indexer
+        result.layers[key_added] = np.where(indexer >= 0, of_genes[:, indexer], 0)
+        written += f" and .layers[{key_added!r}]"
+    logger.info("attribute: %d groups, error %.2g %%; added %s", len(groups.names), 100 * error, written)
+    return result if copy else None
 
 
 class Contributions(NamedTuple):
