@@ -378,6 +378,7 @@ def report(result: dict[str, Any]) -> str:
         "## First gene sets",
         "",
         "Up to three first gene sets of each label that are not alike, judged by eye: sensible unless noted.",
+        "One of us judged them, and the test of gene sets and which are listed were chosen on the data of this page.",
         "*Without* are labels for which no set has evidence, *first sensible* those whose first set is.",
         "",
     ]
