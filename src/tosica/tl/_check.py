@@ -231,7 +231,7 @@ def _confused_labels(evidence: Evidence) -> Iterator[Doubt]:
             close[0][2],
             LIMITS.second_probability,
             f"Labels that are easily confused: {listed(pairs)}.",
-            "The number is the mean probability that the second label has in cells of the first, where it is second best.",
+            "The number is the mean probability of the second label in cells of the first, where it is second best.",
             "Take these labels together, or tell them apart by markers.",
         )
 
