@@ -355,8 +355,9 @@ def report(result: dict[str, Any]) -> str:
         "## Deletion and insertion",
         "",
         "Genes of a cell are set to the baseline one after the other, or back. The area under the probability of",
-        "the cell's label is small (deletion) or large (insertion) if the order is faithful. Also the error of",
-        "the sum over genes, and processor seconds of `tl.attribute` for all labels.",
+        "the cell's label is small (deletion) or large (insertion) if the order is faithful. Gene sets with",
+        "evidence come first, then the others and each gene of no set, by what their genes add on average.",
+        "Also the error of the sum over genes, and processor seconds of `tl.attribute` for all labels.",
         "",
         *table(
             ["data", "change", "order", "area", "cells in which it is better than at random"],
@@ -420,7 +421,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
         areas.loc[["genes", "gene sets", "random"]].plot.barh(ax=ax, color=["#0072b2", "#d55e00"], legend=False)
         ax.invert_yaxis()
         ax.set(title=DATASETS[name][0], xlabel="area under the probability", ylabel="", xlim=(0, 1))
-    axes[0, -1].legend(fontsize=8, loc="lower right")
+    figure.legend(*axes[0, -1].get_legend_handles_labels(), loc="outside right upper", fontsize=8)
     figure.savefig(path, dpi=150)
 
 
