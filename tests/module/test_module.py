@@ -227,11 +227,13 @@ def test_loss_is_cross_entropy_of_labeled_cells() -> None:
     torch.testing.assert_close(loss.logits, logits)
 
 
-def test_label_smoothing_mixes_in_every_label() -> None:
-    logits = torch.tensor([[4.0, 0.0, -1.0]])
-    loss = make(ORDINARY).loss(fields(torch.zeros(1, 1), [0]), {}, {"logits": logits}, label_smoothing=0.3)
-    weights = torch.tensor([0.8, 0.1, 0.1])
-    torch.testing.assert_close(loss.loss, -(weights * logits.log_softmax(1)[0]).sum())
+@pytest.mark.parametrize("shares", [None, [0.5, 0.3, 0.2]])
+def test_label_smoothing_mixes_in_every_label_as_often_as_it_is_drawn(shares) -> None:
+    logits, drawn = torch.tensor([[4.0, 0.0, -1.0]]), torch.tensor(shares or [1 / 3] * 3)
+    options = {} if shares is None else {"label_shares": drawn}
+    loss = make(ORDINARY).loss(fields(torch.zeros(1, 1), [0]), {}, {"logits": logits}, label_smoothing=0.3, **options)
+    expected = F.cross_entropy(logits + drawn.log(), 0.7 * torch.eye(3)[:1] + 0.3 * drawn)
+    torch.testing.assert_close(loss.loss, expected)
 
 
 def test_counts_are_normalised_on_the_way_in() -> None:

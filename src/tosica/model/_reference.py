@@ -1,4 +1,4 @@
-"""The reference in training: checks, split, balanced sampling, minibatches."""
+"""The reference in training: checks, split, sampling of rare labels, minibatches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scvi import settings
 from torch.utils.data import BatchSampler, Sampler
 
 from tosica.data import CellMatrix
-from tosica.model._reference_on_disk import ContiguousBlocks, ShuffleBuffer, read_ahead
+from tosica.model._reference_on_disk import ContiguousBlocks, ShuffleBuffer, label_shares, read_ahead
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 # Number of minibatches that are read in advance.
 _N_PREFETCHED = 2
-# Cells that an epoch draws at most. With more steps the network learns what goes with hidden genes
-# and gene sets, and labels of complete cells become worse.
+# Cells that an epoch draws at most, so that one over a million cells takes no longer than the regressions.
 MAX_EPOCH_DRAWS = 2**18
 
 
@@ -74,7 +73,7 @@ class Minibatches:
 
 
 class ReferenceData(LightningDataModule):
-    """Minibatches of a reference: balanced labels in training, every cell once in validation.
+    """Minibatches of a reference: rare labels more often in training, every cell once in validation.
 
     One minibatch is made dense at a time, and the matrix is not copied. If it is on disk, training
     cells go through a :class:`ShuffleBuffer`.
@@ -137,7 +136,7 @@ class ReferenceData(LightningDataModule):
         self._blocks = blocks
 
     def train_dataloader(self) -> Minibatches | ShuffleBuffer:
-        """Training cells, each label equally often; of several processes, this one's share."""
+        """Training cells, rare labels more often; of several processes, this one's share."""
         rank, n_processes = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
         size = max(min(self.batch_size, self.n_train // n_processes), 1)
         together = size * n_processes
@@ -150,7 +149,7 @@ class ReferenceData(LightningDataModule):
             n_drawn = min(n_batches * together, self.n_train)
             n_blocks = -(-blocks.n_blocks * n_drawn // self.n_train)
             return ShuffleBuffer(self.rows, blocks, self.train_idx, codes, size, n_batches, (*seed, rank), n_blocks)
-        sampler = BalancedSampler(self.train_idx, codes, n_batches * together, seed=seed)
+        sampler = LabelSampler(self.train_idx, codes, n_batches * together, seed=seed)
         batches = BatchSampler(sampler, together, drop_last=False)
         return Minibatches(self.rows, self.codes, batches, slice(rank * size, (rank + 1) * size))
 
@@ -208,8 +207,8 @@ def split(codes: np.ndarray, strata: np.ndarray, validation_size: float) -> tupl
     return training, validation
 
 
-class BalancedSampler(Sampler[int]):
-    """Draw each class equally often, whatever its size.
+class LabelSampler(Sampler[int]):
+    """Draw each class as often as :func:`~tosica.model._reference_on_disk.label_shares` says.
 
     All cells of a class are drawn in random order before any of them is drawn again.
 
@@ -226,7 +225,9 @@ class BalancedSampler(Sampler[int]):
     """
 
     def __init__(self, cells: np.ndarray, codes: np.ndarray, n_draws: int, *, seed: tuple[int, ...] = (0,)) -> None:
-        self._classes = [cells[codes == code] for code in np.unique(codes)]
+        labels, n_cells = np.unique(codes, return_counts=True)
+        self._classes = [cells[codes == code] for code in labels]
+        self._shares = np.ceil((n_draws * label_shares(n_cells)).round(6)).astype(int).tolist()
         self._n_draws = n_draws
         self._seed = seed
         self._epoch = 0
@@ -243,10 +244,9 @@ class BalancedSampler(Sampler[int]):
         state = np.random.SeedSequence((*self._seed, self._epoch)).generate_state(1, np.uint64)
         generator = torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
         self._epoch += 1
-        n_classes, drawn = len(self._classes), []
-        share = -(-self._n_draws // n_classes)
-        for cells in self._classes:
+        drawn = []
+        for cells, share in zip(self._classes, self._shares, strict=True):
             orders = [torch.randperm(len(cells), generator=generator) for _ in range(-(-share // len(cells)))]
             drawn.append(cells[torch.cat(orders).numpy()[:share]])
-        order = torch.randperm(n_classes * share, generator=generator).numpy()
+        order = torch.randperm(sum(self._shares), generator=generator).numpy()
         yield from np.concatenate(drawn)[order][: self._n_draws].tolist()

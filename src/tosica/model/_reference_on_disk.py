@@ -1,9 +1,9 @@
-"""Balanced minibatches of a reference that is larger than memory.
+"""Minibatches of a reference that is larger than memory.
 
 Cells on disk are quick to read only one after the other. So blocks of neighboring cells are read
 in random order, and a buffer keeps some cells of each label in memory, from which minibatches are
-drawn. Labels are drawn equally often, and those with few cells are in the buffer as a whole, so
-that minibatches are as balanced as those of a reference in memory.
+drawn. Labels with few cells are in the buffer as a whole, so that labels are drawn as often as
+from a reference in memory.
 """
 
 from __future__ import annotations
@@ -80,8 +80,20 @@ class ContiguousBlocks:
             yield np.arange(start, stop), self._rows.take(slice(start, stop))
 
 
+def label_shares(n_cells: np.ndarray) -> np.ndarray:
+    """Share of each label in the draws, by the square root of its number of cells.
+
+    Drawn as often as others, the few cells of a rare label would be learnt by heart in a long
+    training. Drawn as often as it occurs, it would hardly be learnt in a short one. The loss adds
+    the logarithms of the shares to the logits (Menon et al., ICLR 2021), so that the network scores
+    labels as if they were equally frequent.
+    """
+    roots = np.sqrt(n_cells)
+    return roots / roots.sum()
+
+
 class ShuffleBuffer:
-    """Dense minibatches with each label equally often, drawn from a buffer and read in advance.
+    """Dense minibatches with rare labels more often, drawn from a buffer and read in advance.
 
     Lightning looks for ``sampler``, and tells it the epoch.
 
@@ -123,6 +135,7 @@ class ShuffleBuffer:
         self._n_blocks = blocks.n_blocks if n_blocks is None else n_blocks
         self.sampler = self
         self._labels, n_cells = np.unique(codes, return_counts=True)
+        self._shares = label_shares(n_cells)
         self._first = subsample_by_label(codes, BUFFER_SIZE)
         n_first = np.bincount(np.searchsorted(self._labels, codes[self._first]))
         # Labels all of whose cells are in the buffer from the start need no others.
@@ -150,9 +163,8 @@ class ShuffleBuffer:
         for start in range(0, len(self._first), BLOCK):
             positions = self._cells[self._first[start : start + BLOCK]]
             self._add(pools, positions, self._rows.take(positions), rng)
-        n_labels = len(pools)
-        share = -(-self._n_batches * self._batch_size // n_labels)
-        order = rng.permutation(np.repeat(np.arange(n_labels), share))
+        shares = np.ceil((self._n_batches * self._batch_size * self._shares).round(6)).astype(int)
+        order = rng.permutation(np.repeat(np.arange(len(pools)), shares))
         blocks, n_read = self._blocks(rng), 0
         for i in range(self._n_batches):
             # Blocks are read in step with the minibatches.

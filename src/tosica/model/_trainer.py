@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch
+import numpy as np
 import pandas as pd
 import scvi.train
 import torch
@@ -31,6 +32,7 @@ from tqdm.auto import tqdm
 
 from tosica._checks import Flag, Fraction, InstanceOf, Number, only_known
 from tosica._settings import format_thousands, logger
+from tosica.model._reference_on_disk import label_shares
 from tosica.model._save_load import to_plain
 from tosica.module import REGISTRY_KEYS
 
@@ -130,17 +132,25 @@ class TrainingPlan(LightningModule):
         Shape ``(n_directions, n_genes)``. A random sum of these is added to each cell at each step,
         so that the network learns to ignore them. They move to the device with the plan, and are
         not saved.
+    label_shares
+        Share of each label in the draws, ``(n_labels,)``, by default the same.
     """
 
     batch_directions: Tensor | None
+    label_shares: Tensor | None
 
     def __init__(
-        self, module: TOSICAModule, config: TrainingPlanConfig | None = None, batch_directions: Tensor | None = None
+        self,
+        module: TOSICAModule,
+        config: TrainingPlanConfig | None = None,
+        batch_directions: Tensor | None = None,
+        label_shares: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.module = module
         self.config = config or TrainingPlanConfig()
         self.register_buffer("batch_directions", batch_directions, persistent=False)
+        self.register_buffer("label_shares", label_shares, persistent=False)
         # What is shown of the training, while it runs.
         self.progress: Progress | None = None
         self._loss_sum: Tensor | float = 0.0
@@ -162,7 +172,7 @@ class TrainingPlan(LightningModule):
                 "modality_dropout": self.config.modality_dropout,
                 "batch_directions": self.batch_directions,
             },
-            loss_kwargs={"label_smoothing": self.config.label_smoothing},
+            loss_kwargs={"label_smoothing": self.config.label_smoothing, "label_shares": self.label_shares},
         )
         # Lightning's own bookkeeping of a step takes as long as a tenth of a small step.
         self._loss_sum = self._loss_sum + losses.loss.detach() * losses.n_obs_minibatch
@@ -294,7 +304,10 @@ def make_trainer(state: TrainingState) -> None:
     scaled = None
     if state.directions is not None:
         scaled = torch.from_numpy(_BATCH_EFFECT_SCALE * state.directions).float()
-    state.plan = state.model._training_plan_cls(state.model.module, state.settings.plan, scaled)
+    n_cells = np.bincount(state.data.codes[state.data.train_idx], minlength=len(state.model.labels))
+    # A label without cells has to be learnt not to occur.
+    shares = torch.from_numpy(label_shares(n_cells.clip(1))).float()
+    state.plan = state.model._training_plan_cls(state.model.module, state.settings.plan, scaled, shares)
     # Losses are kept once an epoch; lightning warns if it has fewer steps than this.
     kwargs: dict[str, Any] = {"log_every_n_steps": 1, "enable_progress_bar": False}
     kwargs |= {"check_val_every_n_epoch": 1} if state.data.n_val else {"limit_val_batches": 0}

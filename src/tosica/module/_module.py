@@ -457,19 +457,24 @@ class TOSICAModule(BaseModuleClass):
         inference_outputs: dict[str, Tensor],
         generative_outputs: dict[str, Tensor],
         label_smoothing: float = 0.0,
+        label_shares: Tensor | None = None,
     ) -> LossOutput:
-        """Cross-entropy of the labels, averaged over the cells."""
+        """Cross-entropy of the labels, averaged over the cells.
+
+        With ``label_shares``, ``(n_labels,)``, labels were drawn that often, and logits are learnt as
+        if they were drawn equally often.
+        """
         logits = generative_outputs["logits"]
+        n_labels = logits.shape[1]
+        shares = logits.new_full((n_labels,), 1 / n_labels) if label_shares is None else label_shares
         label = tensors[REGISTRY_KEYS.LABELS_KEY].long().reshape(-1)
-        weight = inference_outputs.get("weight")
+        label = label.repeat(len(logits) // max(len(label), 1))
+        log_probability = (logits + shares.log()).log_softmax(1)
         # Cells without a label have the code behind the last label.
-        options: dict[str, Any] = {"label_smoothing": label_smoothing, "ignore_index": logits.shape[1]}
-        if weight is None:
-            loss = F.cross_entropy(logits, label, **options)
-        else:
-            label = label.repeat(len(logits) // len(label))
-            each = F.cross_entropy(logits, label, reduction="none", **options)
-            loss = (each * weight).sum() / weight.sum()
+        of_label = F.nll_loss(log_probability, label, reduction="none", ignore_index=n_labels)
+        each = (1 - label_smoothing) * of_label - label_smoothing * (log_probability * shares).sum(1)
+        weight = inference_outputs.get("weight", (label < n_labels).to(each))
+        loss = (each * weight).sum() / weight.sum()
         return LossOutput(
             loss=loss, classification_loss=loss, logits=logits, true_labels=label, n_obs_minibatch=label.shape[0]
         )
