@@ -196,7 +196,8 @@ def report(result: dict[str, Any]) -> str:
         f"of cells and {runs['seed'].nunique()} splits: the AUROC of new cells against all others (0.5 is chance), and",
         f"the share of cells with a p-value of `tl.novelty` up to {LEVEL}. Mahalanobis has {N_COMPONENTS} principal",
         f"components, the ensemble {N_MODELS} models. What the score adds up was chosen on earlier splits of these",
-        "data, except for the mouse.",
+        f"data, except for the mouse. Models are small: 50 gene sets of {N_GENES} genes, at most {MOST} cells of a",
+        "label, ten epochs.",
         "",
         *(
             f"In the {what} `tl.novelty` has {of_query['novelty'][name]:.2f} on average, and the best of the others in"

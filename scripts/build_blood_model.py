@@ -281,7 +281,7 @@ def leave_one_out(studies: dict[str, ad.AnnData]) -> Comparison:
     """Train on all studies but one, for each, and ask for the labels of this one.
 
     How frequent types are is told by the other studies, never by the one that is asked. Logistic
-    regression gets the same cells and genes.
+    regression gets the same cells and genes, and is told in the same way.
     """
     found: dict[str, tuple[HeldOut, HeldOut]] = {}
     novelty: list[float] = []
@@ -299,16 +299,15 @@ def leave_one_out(studies: dict[str, ad.AnnData]) -> Comparison:
             compare_at_depth(cell_types, list(regression.classes_), baseline),
         )
         print(study, *(evaluate(each, AS_TRAINED) for each in found[study]), flush=True)
-    held_out = {study: ours for study, (ours, _) in found.items()}
 
-    def fit(left_out: str = "") -> NDArray[np.float64]:
-        return fit_frequency([held_out[name] for name in COMPLETE if name != left_out])
+    def fit(left_out: str = "", *, of_regression: bool = False) -> NDArray[np.float64]:
+        return fit_frequency([found[name][of_regression] for name in COMPLETE if name != left_out])
 
     rows, truth, best = [], [], []
     for study, (ours, theirs) in found.items():
         frequency = fit(study)
         accuracy, f1, error = evaluate(ours, frequency)
-        of_regression = evaluate(theirs, AS_TRAINED)[:2]
+        of_regression = evaluate(theirs, fit(study, of_regression=True))[:2]
         scores = accuracy, f1, *of_regression, error, ours.confident(frequency)
         rows.append(Row(study, len(ours.truth), len(ours.types), *scores))
         truth += [ours.types[k] for k in ours.truth]
@@ -338,7 +337,7 @@ TEXT = """{card}
 
 For each line, a model was trained on the other three studies and asked for the types of this one, on the genes that
 both have and at the depth that both have. The other studies told how frequent types are. Logistic regression had
-the same cells and genes. An answer in `tosica_confident` is right if it is the cell's type or above or below it.
+the same cells and genes, and was told in the same way. An answer in `tosica_confident` is right if it is the cell's type or above or below it.
 Cells that the rules in `labels.csv` leave out, such as CD8 T cells of Kang without a count of CD8A or CD8B, were not
 asked.
 

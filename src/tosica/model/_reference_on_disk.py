@@ -251,7 +251,7 @@ class AnnbatchDataModule:
 
     A collection is one or more Zarr stores whose cells are shuffled, which annbatch makes and
     reads. It is made once: ``annbatch.DatasetCollection("cells.zarr").add_adatas(["one.h5ad",
-    "two.h5ad"])``. Training reads every cell once an epoch and draws each label equally often, as
+    "two.h5ad"])``. Training reads every cell once an epoch and draws rare labels more often, as
     from memory. It needs Python 3.12 or newer and ``tosica[atlas]``. Without them, a reference that
     :func:`anndata.experimental.read_lazy` opened is trained on from disk, too.
 

@@ -434,8 +434,8 @@ class TrainingMixin(SetupMixin):
         be used and saved, the log says so, and ``KeyboardInterrupt`` is raised. A second Ctrl-C,
         one at another time, and any error leave the model as it was.
 
-        Every minibatch has each label equally often, and a random half of the genes and three
-        quarters of the gene sets are hidden in it. Logistic regressions whose weights go through
+        Rare labels are drawn more often than they occur. In each minibatch a random half of the genes
+        and three quarters of the gene sets are hidden. Logistic regressions whose weights go through
         the same tokens are fitted to the same cells, and the tokens start from their weights.
         Held-out cells choose the share of the network in the sum of both, if they tell.
         ``scvi.settings.seed`` makes the result reproducible.
@@ -483,8 +483,8 @@ class TrainingMixin(SetupMixin):
         datamodule
             Reads the training cells of a reference that is a collection of annbatch; the model is
             made from its ``adata``. A reference that :func:`anndata.experimental.read_lazy` opened,
-            or a backed one, needs none: from 65 536 cells on, it is read in blocks through a buffer
-            from which each label is drawn equally often, and smaller ones are read into memory.
+            or a backed one, needs none: from 65 536 cells on, it is read in blocks through a buffer,
+            and smaller ones are read into memory.
         checkpoint_dir
             Folder for ``training.pt``, a checkpoint of Lightning that an interrupted training can
             resume from. It is replaced after each epoch of the network's first fit, and stays. By
