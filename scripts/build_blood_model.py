@@ -337,9 +337,9 @@ TEXT = """{card}
 
 For each line, a model was trained on the other three studies and asked for the types of this one, on the genes that
 both have and at the depth that both have. The other studies told how frequent types are. Logistic regression had
-the same cells and genes, and was told in the same way. An answer in `tosica_confident` is right if it is the cell's type or above or below it.
-Cells that the rules in `labels.csv` leave out, such as CD8 T cells of Kang without a count of CD8A or CD8B, were not
-asked.
+the same cells and genes, and was told in the same way. An answer in `tosica_confident` is right if it is the cell's
+type or above or below it. Cells that the rules in `labels.csv` leave out, such as CD8 T cells of Kang without a count
+of CD8A or CD8B, were not asked.
 
 {studies}
 
