@@ -1,0 +1,139 @@
+"""How fast are training, annotation and explanation on a CUDA card, and how near to what the card can do?
+
+``python -m benchmarks.gpu`` from the repository's root prints a table; without a card it says so and
+ends. ``--accelerator cpu`` measures a processor in the same way. It is for developers, and has no page.
+
+The cells are made up. The roof is the rate of a product of two large matrices in the same precision on
+the same device. What the package's own kernels compute on a processor is not counted, so that the share
+is too low there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import time
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import scvi
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import tosica
+from benchmarks._report import processor
+from benchmarks._synthetic import synthetic
+from tosica.model import _training
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from anndata import AnnData
+
+    from tosica.model._training import TrainingState
+
+LABEL = "cell_type"
+PRECISIONS = {"32-true": torch.float32, "bf16-mixed": torch.bfloat16}
+# Side of the square matrices whose product is the roof, and how often it is computed.
+SIDE, TIMES = 4096, 20
+
+
+def seconds(do: Callable[[], Any], device: torch.device) -> float:
+    """Time a call until the device has done all that it was given."""
+    for synchronize in (True, False):
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        if synchronize:
+            started = time.perf_counter()
+            do()
+    return time.perf_counter() - started
+
+
+def roof(device: torch.device, dtype: torch.dtype, side: int) -> float:
+    """Floating-point operations a second of a large matrix product."""
+    a, b = torch.randn(2, side, side, device=device, dtype=dtype)
+    a @ b  # the first product chooses how the others are computed
+    return 2 * side**3 * TIMES / seconds(lambda: [a @ b for _ in range(TIMES)], device)
+
+
+def count(do: Callable[[], Any]) -> float:
+    """Floating-point operations of a call."""
+    with FlopCounterMode(display=False) as counter:
+        do()
+    return float(counter.get_total_flops())
+
+
+def fit_network(state: TrainingState) -> None:
+    """Train the network, and keep how long it took, in how many steps, and the operations of one."""
+    model, precision = state.model, state.trainer_kwargs["precision"]
+    device = state.runner.trainer.strategy.root_device
+    model.seconds = seconds(lambda: _training.fit_network(state), device)
+    model.n_steps = state.runner.trainer.global_step
+    batch = {name: value.to(device) for name, value in next(iter(state.data.train_dataloader())).items()}
+    model.module.to(device).train()
+    plan = state.plan.to(device)
+    with torch.autocast(device.type, PRECISIONS[precision], enabled=precision != "32-true"):
+        model.n_operations = count(lambda: plan.training_step(batch, 0).backward())
+    model.module.zero_grad()
+    model.module.eval()
+
+
+class Timed(tosica.TOSICA):
+    """A model whose training is measured."""
+
+    _training_phases = tuple({_training.fit_network: fit_network}.get(phase, phase) for phase in _training.PHASES)
+
+
+def measure(reference: AnnData, query: AnnData, accelerator: str, precision: str, side: int) -> list[dict[str, Any]]:
+    """Train, annotate and explain once."""
+    scvi.settings.seed = 0
+    model = Timed(reference)
+    model.train(accelerator=accelerator, precision=precision, enable_progress_bar=False)
+    device = model.device
+    best = roof(device, PRECISIONS[precision], side)
+    model.annotate(query[:256].copy(), precision=precision)  # compiles
+    took = seconds(lambda: model.annotate(query, precision=precision), device)
+    x = next(iter(model.iter_batches(query))).x
+    of_cell = count(lambda: model.module.annotate(x)) / len(x)
+    explained = seconds(lambda: tosica.tl.attribute(query, model), device)
+    step = {"rate": model.n_steps / model.seconds, "unit": "steps/s"}
+    rows = [
+        {"what": "training step, 64 cells", **step, "share": model.n_operations * step["rate"] / best},
+        {
+            "what": "annotate",
+            "rate": query.n_obs / took,
+            "unit": "cells/s",
+            "share": of_cell * query.n_obs / took / best,
+        },
+        {"what": "attribute, all labels", "rate": query.n_obs / explained, "unit": "cells/s"},
+    ]
+    return [{"precision": precision, **row} for row in rows]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure each precision, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--accelerator", choices=["gpu", "cpu"], default="gpu")
+    parser.add_argument("--cells", type=int, default=100_000, help="of the reference, and of the query")
+    parser.add_argument("--side", type=int, default=SIDE, help="of the matrices of the roof")
+    given = parser.parse_args(arguments)
+    if given.accelerator == "gpu" and not torch.cuda.is_available():
+        print("There is no CUDA card here, so nothing was measured.")
+        return
+    for name in ("lightning.pytorch", "tosica"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore")
+    made = synthetic(2 * given.cells)
+    reference, query = made[: given.cells].copy(), made[given.cells :].copy()
+    tosica.pp.build_mask(reference)
+    Timed.setup_anndata(reference, labels_key=LABEL)
+    rows = [
+        row for precision in PRECISIONS for row in measure(reference, query, given.accelerator, precision, given.side)
+    ]
+    print(processor() if given.accelerator == "cpu" else torch.cuda.get_device_name())
+    print(pd.DataFrame(rows).round({"rate": 1, "share": 4}).to_string(index=False, na_rep=""))
+
+
+if __name__ == "__main__":
+    main()
