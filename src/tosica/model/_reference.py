@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 # Number of minibatches that are read in advance.
 _N_PREFETCHED = 2
-# Cells that an epoch draws at most, so that one over a million cells takes no longer than the regressions.
+# Cells that an epoch draws at most. With many more steps the network learns what goes with hidden genes
+# and gene sets, and labels of complete cells become worse.
 MAX_EPOCH_DRAWS = 2**18
 
 
