@@ -336,9 +336,9 @@ TEXT = """{card}
 ## Cells of a study that the model had not seen
 
 For each line, a model was trained on the other three studies and asked for the types of this one, on the genes that
-both have and at the depth that both have. The other studies told how frequent types are. Logistic regression had
-the same cells and genes, and was told in the same way. An answer in `tosica_confident` is right if it is the cell's
-type or above or below it. Cells that the rules in `labels.csv` leave out, such as CD8 T cells of Kang without a count
+both have and at the depth that both have. Logistic regression had the same cells and genes. For both, how frequent
+types are was estimated from the other studies. An answer in `tosica_confident` is right if it is the cell's type or
+above or below it. Cells that the rules in `labels.csv` leave out, such as CD8 T cells of Kang without a count
 of CD8A or CD8B, were not asked.
 
 {studies}

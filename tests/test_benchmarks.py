@@ -116,3 +116,9 @@ def test_simulated_types_raise_their_own_gene_sets(load):
         for name in adata.uns["synthetic"]["gene_sets"][label]:
             summed = cells[:, cells.var_names.isin(gene_sets[name])].X.sum(axis=1).A1
             assert pd.Series(summed).groupby(labels.to_numpy()).mean()[frequent].idxmax() == label, name
+
+
+@pytest.mark.slow
+def test_rates_are_measured_on_a_processor_if_asked(load, capsys):
+    load("gpu").main(["--accelerator", "cpu", "--cells", "300", "--side", "64"])
+    assert capsys.readouterr().out.count("cells/s") == 4
