@@ -99,10 +99,10 @@ def confounded():
     return reference, query
 
 
-def trained(reference, batch_key="run", *, linear=True, **kwargs):
+def trained(reference, batch_key="run", *, linear=True, seed=0, **kwargs):
     reference = reference.copy()
     tosica.TOSICA.setup_anndata(reference, labels_key="kind", batch_key=batch_key)
-    scvi.settings.seed = 0
+    scvi.settings.seed = seed
     model = tosica.TOSICA(reference, embed_dim=24, linear=linear)
     settings = {"max_epochs": 20, "accelerator": "cpu", "enable_progress_bar": False}
     model.train(**settings | {"plan_kwargs": {"lr": 3e-3}} | kwargs)
@@ -115,9 +115,9 @@ def test_types_are_found_in_batches_where_the_reference_lacks_them(confounded, l
     reference, query = confounded
     # Within-class directions, which correct for unknown batches, have tests of their own.
     monkeypatch.setattr(_logistic, "within_class_directions", lambda x, *_: np.zeros((0, x.shape[1])))
-    plain = trained(reference, correct_batches=False, linear=linear)
-    corrected = trained(reference, linear=linear)
-    right = [(np.asarray(m.predict(query)) == "CD8+ Cytotoxic T").mean() for m in (plain, corrected)]
+    ways = {"correct_batches": False}, {}
+    of = [[trained(reference, linear=linear, seed=seed, **way).predict(query) for way in ways] for seed in range(4)]
+    right = (np.asarray(of) == "CD8+ Cytotoxic T").mean((0, 2))
     assert right[0] < 0.3
     assert right[1] > right[0] + 0.1
 
