@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 # Number of minibatches that are read in advance.
 _N_PREFETCHED = 2
-# Cells that an epoch draws at most. With many more steps the network learns what goes with hidden genes
-# and gene sets, and labels of complete cells become worse.
-MAX_EPOCH_DRAWS = 2**18
 
 
 class Minibatches:
@@ -141,15 +138,12 @@ class ReferenceData(LightningDataModule):
         rank, n_processes = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
         size = max(min(self.batch_size, self.n_train // n_processes), 1)
         together = size * n_processes
-        n_batches = -(-min(self.n_train, MAX_EPOCH_DRAWS) // together)
+        n_batches = -(-self.n_train // together)
         seed, codes = (self.seed, int(self._has_all_cells)), self.codes[self.train_idx]
         if isinstance(self.rows, CellMatrix) and (self._blocks or not self.rows.in_memory):
             # Each process reads other blocks, and draws from a buffer of its own.
             blocks = self._blocks or ContiguousBlocks(self.rows, rank, n_processes)
-            # As many cells are read as are drawn.
-            n_drawn = min(n_batches * together, self.n_train)
-            n_blocks = -(-blocks.n_blocks * n_drawn // self.n_train)
-            return ShuffleBuffer(self.rows, blocks, self.train_idx, codes, size, n_batches, (*seed, rank), n_blocks)
+            return ShuffleBuffer(self.rows, blocks, self.train_idx, codes, size, n_batches, (*seed, rank))
         sampler = LabelSampler(self.train_idx, codes, n_batches * together, seed=seed)
         batches = BatchSampler(sampler, together, drop_last=False)
         return Minibatches(self.rows, self.codes, batches, slice(rank * size, (rank + 1) * size))

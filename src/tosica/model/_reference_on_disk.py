@@ -113,8 +113,6 @@ class ShuffleBuffer:
         Minibatches of an epoch.
     seed
         The draws of an epoch depend on it and on the number of the epoch alone.
-    n_blocks
-        Blocks that an epoch reads, by default all.
     """
 
     def __init__(
@@ -126,13 +124,11 @@ class ShuffleBuffer:
         batch_size: int,
         n_batches: int,
         seed: tuple[int, ...],
-        n_blocks: int | None = None,
     ) -> None:
         self._rows, self._blocks = rows, blocks
         self._cells, self._codes = cells, codes
         self._batch_size, self._n_batches = batch_size, n_batches
         self._seed, self._epoch = seed, 0
-        self._n_blocks = blocks.n_blocks if n_blocks is None else n_blocks
         self.sampler = self
         self._labels, n_cells = np.unique(codes, return_counts=True)
         self._shares = label_shares(n_cells)
@@ -165,10 +161,10 @@ class ShuffleBuffer:
             self._add(pools, positions, self._rows.take(positions), rng)
         shares = np.ceil((self._n_batches * self._batch_size * self._shares).round(6)).astype(int)
         order = rng.permutation(np.repeat(np.arange(len(pools)), shares))
-        blocks, n_read = self._blocks(rng), 0
+        blocks, n_blocks, n_read = self._blocks(rng), self._blocks.n_blocks, 0
         for i in range(self._n_batches):
             # Blocks are read in step with the minibatches.
-            while n_read < (i + 1) * self._n_blocks // self._n_batches:
+            while n_read < (i + 1) * n_blocks // self._n_batches:
                 positions, block = next(blocks)
                 codes = self._code_of[positions]
                 wanted = (codes >= 0) & ~self._is_whole[codes]

@@ -62,7 +62,10 @@ class TrainingPlanConfig:
     weight_decay
         Decay of AdamW, applied to weight matrices and not to biases, norms or the class token.
     gene_dropout
-        Share of the genes hidden from each cell at each step.
+        Share of the genes hidden from each cell at each step, but for ``complete_cells``.
+    complete_cells
+        Share of the cells whose genes are all seen. A network that never sees a complete cell learns what
+        goes with hidden genes, and the longer it is trained, the worse it labels complete cells.
     token_dropout
         Share of the gene sets hidden from a whole minibatch at each step. They are not computed.
     modality_dropout
@@ -78,6 +81,7 @@ class TrainingPlanConfig:
     lr: float = 3e-3
     weight_decay: float = 0.05
     gene_dropout: float = 0.5
+    complete_cells: float = 0.25
     token_dropout: float = 0.75
     modality_dropout: float = 0.9
     label_smoothing: float = 0.1
@@ -88,6 +92,7 @@ _SETTINGS = {
     "lr": Number(above=0),
     "weight_decay": Number(least=0),
     "gene_dropout": Fraction(one=False),
+    "complete_cells": Fraction(),
     "token_dropout": Fraction(one=False),
     "modality_dropout": Fraction(),
     "label_smoothing": Fraction(one=False),
@@ -168,6 +173,7 @@ class TrainingPlan(LightningModule):
             batch,
             inference_kwargs={
                 "gene_dropout": self.config.gene_dropout,
+                "complete_cells": self.config.complete_cells,
                 "token_keep": 1 - self.config.token_dropout,
                 "modality_dropout": self.config.modality_dropout,
                 "batch_directions": self.batch_directions,

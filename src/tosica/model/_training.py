@@ -434,10 +434,11 @@ class TrainingMixin(SetupMixin):
         be used and saved, the log says so, and ``KeyboardInterrupt`` is raised. A second Ctrl-C,
         one at another time, and any error leave the model as it was.
 
-        Rare labels are drawn more often than they occur. In each minibatch a random half of the genes
-        and three quarters of the gene sets are hidden. Logistic regressions whose weights go through
-        the same tokens are fitted to the same cells, and the tokens start from their weights.
-        Held-out cells choose the share of the network in the sum of both, if they tell.
+        Rare labels are drawn more often than they occur. In each minibatch a random half of the
+        genes is hidden from three quarters of the cells, and three quarters of the gene sets
+        are hidden. Logistic regressions whose weights go through the same tokens are fitted to
+        the same cells, and the tokens start from their weights. Held-out cells choose the share
+        of the network in the sum of both, if they tell.
         ``scvi.settings.seed`` makes the result reproducible.
 
         A model of :meth:`load_query_data` fits its new labels instead, and takes no argument.
@@ -446,8 +447,8 @@ class TrainingMixin(SetupMixin):
         ----------
         max_epochs
             Passes over the training cells. By default so many that 3 000 cells are drawn, or 100
-            times the square root of their number if that is more. A pass draws at most 262 144
-            cells, whatever the size of the reference.
+            times the square root of their number if that is more. ``limit_train_batches`` shortens
+            the passes.
         accelerator, devices
             Device to train on, as in :class:`lightning.pytorch.Trainer`. With several devices and
             ``strategy="ddp"``, each runs the script in a process of its own.
@@ -479,7 +480,7 @@ class TrainingMixin(SetupMixin):
             Without a compiler it warns and has no effect.
         plan_kwargs
             Parameters of the training plan: ``lr``, ``weight_decay``, ``gene_dropout``,
-            ``token_dropout``, ``modality_dropout``, ``label_smoothing``, ``warmup``.
+            ``complete_cells``, ``token_dropout``, ``modality_dropout``, ``label_smoothing``, ``warmup``.
         datamodule
             Reads the training cells of a reference that is a collection of annbatch; the model is
             made from its ``adata``. A reference that :func:`anndata.experimental.read_lazy` opened,

@@ -386,6 +386,7 @@ class TOSICAModule(BaseModuleClass):
         self,
         x: Tensor,
         gene_dropout: float = 0.0,
+        complete_cells: float = 0.0,
         token_keep: float = 1.0,
         modality_dropout: float = 0.0,
         modalities: tuple[int, ...] | None = None,
@@ -399,6 +400,8 @@ class TOSICAModule(BaseModuleClass):
             Normalised expression, shape ``(n_cells, n_genes)``.
         gene_dropout
             Share of the genes that is hidden, drawn anew for each cell; the rest is scaled up.
+        complete_cells
+            Share of the cells in which no gene is hidden.
         token_keep
             Share of the gene sets that the minibatch is embedded in.
         modality_dropout
@@ -423,7 +426,8 @@ class TOSICAModule(BaseModuleClass):
             x = F.relu(x + noise @ batch_directions)
         x = self.clip(x)
         if gene_dropout > 0:
-            x = dropout_16_bit(x, gene_dropout)
+            is_complete = torch.rand(len(x), 1, device=x.device) < complete_cells
+            x = torch.where(is_complete, x, dropout_16_bit(x, gene_dropout))
         if modality_dropout > 0 and len(self.slices) > 1:
             return self._all_choices(x, token_keep, modality_dropout)
         outputs = {"latent": self._latent(x, token_keep, modalities)[0]}
