@@ -200,7 +200,7 @@ def _whole(whole: dict[str, Any], measured: pd.DataFrame, files: list[int]) -> l
         learned = found["cells"] / found["network"]
         rows.append(
             [
-                f"train one epoch, {NAMES[way]}",
+                f"train on {format_thousands(found['cells'])} of the cells, {NAMES[way]}",
                 found["network"] / 60,
                 learned,
                 learned / of_memory,
