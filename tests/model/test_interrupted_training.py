@@ -216,7 +216,7 @@ STOPPING = {"early_stopping": True, "early_stopping_patience": 1, "plan_kwargs":
         (N_STEPS, {}),
         # At the end of an epoch.
         (12, {"precision": "bf16-mixed", "accumulate_grad_batches": 2}),
-        (13, STOPPING),
+        (9, STOPPING),
     ],
     ids=str,
 )
