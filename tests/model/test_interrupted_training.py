@@ -207,7 +207,7 @@ def assert_same(model, expected):
     np.testing.assert_array_equal(model.training_.held_out_codes, expected.training_.held_out_codes)
 
 
-STOPPING = {"early_stopping": True, "early_stopping_patience": 1, "plan_kwargs": {"lr": 0.1}}
+STOPPING = {"early_stopping": True, "early_stopping_patience": 2, "plan_kwargs": {"lr": 0.1}}
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ STOPPING = {"early_stopping": True, "early_stopping_patience": 1, "plan_kwargs":
         (N_STEPS, {}),
         # At the end of an epoch.
         (12, {"precision": "bf16-mixed", "accumulate_grad_batches": 2}),
-        (9, STOPPING),
+        (13, STOPPING),
     ],
     ids=str,
 )
