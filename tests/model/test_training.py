@@ -224,8 +224,13 @@ def test_training_that_cannot_be(toy, arguments, error, word):
 
 @pytest.mark.parametrize(
     ("hidden", "changes"),
-    [({"gene_dropout": 0.5}, True), ({"token_dropout": 0.5}, True), ({}, False)],
-    ids=["genes", "gene sets", "nothing"],
+    [
+        ({"gene_dropout": 0.5}, True),
+        ({"token_dropout": 0.5}, True),
+        ({}, False),
+        ({"gene_dropout": 0.5, "complete_cells": 1.0}, False),
+    ],
+    ids=["genes", "gene sets", "nothing", "genes of no cell"],
 )
 def test_hiding_makes_steps_random(toy, hidden, changes):
     module = untrained(toy).module
