@@ -98,8 +98,9 @@ def test_the_temperature_is_bounded():
 
 @pytest.mark.slow
 def test_training_calibrates_on_held_out_cells(toy, train):
-    plain = train(toy.copy(), calibrate=False, refit=False, train_size=0.5, linear=False, max_epochs=4)
-    fitted = train(toy.copy(), refit=False, train_size=0.5, linear=False, max_epochs=4)
+    # Long steps leave a network poorly calibrated.
+    options = {"refit": False, "train_size": 0.5, "linear": False, "plan_kwargs": {"lr": 0.03}}
+    plain, fitted = train(toy.copy(), calibrate=False, **options), train(toy.copy(), **options)
     uncalibrated = 1.0
     assert plain.module.temperature.item() == pytest.approx(uncalibrated)
     held = plain.validation_indices
@@ -107,7 +108,7 @@ def test_training_calibrates_on_held_out_cells(toy, train):
     truth = toy.obs["kind"].cat.codes.to_numpy()[held]
     logits = np.log(plain.predict(indices=held, soft=True).to_numpy(dtype=np.float64))
     expected = uncalibrated * fit_temperature(logits, truth, expected=1)
-    assert expected != pytest.approx(uncalibrated, abs=1e-3)
+    assert expected != pytest.approx(uncalibrated, abs=0.1)
     assert fitted.module.temperature.item() == pytest.approx(expected, rel=1e-4)
     # The weights are the same, and so is the best label of every cell.
     np.testing.assert_array_equal(plain.predict(), fitted.predict())
