@@ -183,7 +183,7 @@ def report(result: dict[str, Any]) -> str:
         "",
         "The cells of the last tasks are made up: ten thousand for the reference, three thousand for the query. The",
         "label within a lineage says whether one of two programs of genes is active, or both or none, so that no line",
-        "separates them. With defaults the network does not learn them either: most of the genes and gene sets are",
+        "separates them. With defaults the network does not learn them either: many of the genes and gene sets are",
         "left out at each step, for cells of other batches. It does if nothing is left out, in 16 epochs in place of",
         "two.",
         "",

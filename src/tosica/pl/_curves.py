@@ -187,7 +187,7 @@ def training(
 ) -> Figure | list[Axes] | Axes | None:
     """Losses and accuracy of the network over the epochs of its training.
 
-    The training loss is usually higher than the validation loss, because most genes and
+    The training loss is usually higher than the validation loss, because many genes and
     gene sets are dropped out during training. A dot marks the epoch with the
     lowest validation loss. ``early_stopping=True`` keeps the weights of that epoch, otherwise those
     of the last one are kept. A validation loss that rises long before the end means that fewer
