@@ -98,16 +98,16 @@ def test_what_fails_is_raised_and_threads_are_given_back(n_threads: int) -> None
 
 
 def test_gradients_inference_mode_and_autocast_are_as_the_callers(n_threads: int) -> None:
-    def modes(_: int) -> tuple[bool, bool, torch.dtype]:
-        product = torch.ones(2, 2) @ torch.ones(2, 2)
-        return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), product.dtype
+    def modes(_: int) -> tuple[bool, bool, torch.dtype, bool]:
+        product, of_card = torch.ones(2, 2) @ torch.ones(2, 2), torch.is_autocast_enabled("mps")
+        return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), product.dtype, of_card
 
     with thread_pool():
-        assert set(thread_map(modes, range(4))) == {(True, False, torch.float32)}
+        assert set(thread_map(modes, range(4))) == {(True, False, torch.float32, False)}
         with torch.no_grad():
-            assert set(thread_map(modes, range(4))) == {(False, False, torch.float32)}
-        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
-            assert set(thread_map(modes, range(4))) == {(False, True, torch.bfloat16)}
+            assert set(thread_map(modes, range(4))) == {(False, False, torch.float32, False)}
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), torch.autocast("mps", torch.bfloat16):
+            assert set(thread_map(modes, range(4))) == {(False, True, torch.bfloat16, True)}
 
 
 def test_two_pools_at_a_time_give_back_what_there_was() -> None:

@@ -24,6 +24,10 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+# Of devices, for which autocast may be on.
+_KINDS = ("cpu", "cuda", "mps", "xpu")
+
+
 class _Pool(threading.local):
     """Executor that this thread opened; worker threads see ``None``."""
 
@@ -107,10 +111,13 @@ def thread_map(function: Callable[[Item], Result], items: Iterable[Item]) -> Ite
         yield from map(function, items)
         return
     grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-    dtype, enabled = torch.get_autocast_dtype("cpu"), torch.is_autocast_enabled("cpu")
+    # A worker has none of these from its caller.
+    precisions = [(kind, torch.get_autocast_dtype(kind)) for kind in _KINDS if torch.is_autocast_enabled(kind)]
 
     def call(item: Item) -> Result:
-        with torch.inference_mode(inference), torch.set_grad_enabled(grad), torch.autocast("cpu", dtype, enabled):
+        with torch.inference_mode(inference), torch.set_grad_enabled(grad), ExitStack() as stack:
+            for kind, dtype in precisions:
+                stack.enter_context(torch.autocast(kind, dtype))
             return function(item)
 
     pending: deque[Future[Result]] = deque()

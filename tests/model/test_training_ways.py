@@ -1,4 +1,4 @@
-"""Trainings that begin or run in another way: a network's weights, compiled, threads, processes."""
+"""Trainings that begin or run in another way: a network's weights, compiled, a card, threads, processes."""
 
 from __future__ import annotations
 
@@ -134,6 +134,21 @@ def test_the_encoder_is_given_back_after_a_failure(monkeypatch):
     with pytest.raises(KeyboardInterrupt), _device.compiled(encoder, torch.device("cpu")):
         raise KeyboardInterrupt
     assert "forward" not in vars(encoder)
+
+
+# --------------------------------------------------------------------------- a card
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
+def test_a_card_gives_what_the_processor_gives(toy, toy_query, train, precision):
+    model = train(toy, accelerator="gpu", precision=precision)
+    on_card = model.annotate(toy_query, probabilities=True, copy=True)
+    model.to_device("cpu")
+    expected = model.annotate(toy_query, probabilities=True, copy=True)
+    for name in expected.obsm:
+        np.testing.assert_allclose(on_card.obsm[name], expected.obsm[name], rtol=0, atol=1e-5)
 
 
 # --------------------------------------------------------------------------- threads
