@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -195,9 +194,13 @@ def cross_validate(
     """Choose the temperature, the weight of the group lasso and the penalties by cross-validation.
 
     The temperature makes the regression's logits comparable to the network's, which are calibrated
-    by label smoothing. It is higher where labels overlap. The weight of the group lasso has the
-    highest likelihood; it is below one half where labels differ by genes that few gene sets share.
-    The prior of the temperature matters if there are few cells.
+    by label smoothing. It is higher where labels overlap. The weight of the group lasso is below one
+    half where labels differ by genes that few gene sets share. The prior of the temperature matters if
+    there are few cells.
+
+    Genes are divided by the fourth root of their mean, which finds labels in other batches and with few
+    cells, or not at all, if the likelihood is then higher by two standard errors. It is where most genes
+    are rarely detected, so that dividing them raises their noise.
 
     The usual penalties were chosen for thousands of genes, which separate all cells. With the genes of a
     panel, and more than twice as many cells as genes, no longer any labels are separable (Cover, *IEEE
@@ -220,31 +223,40 @@ def cross_validate(
     drawn = data.subsample(max_cells)
     _, codes = np.unique(drawn.labels, return_inverse=True)
     x = drawn.expression()
-    configs = [DEFAULT_CONFIG]
-    if 2 * x.shape[1] < len(codes) and x.shape[1] <= PANEL_GENES:
-        configs += [RegressionConfig(C=10 ** (-half / 2), multinomial=True, balanced=False) for half in range(3, 7)]
-    chosen, most_likely = CrossValidated(), -np.inf
-    for config in configs:
-        penalties = {"batch_directions": batch_directions, "gene_sets": tokens, "config": config}
-        fit: Callable[..., Regressions] = partial(fit_regressions, slices=data.slices, **penalties)
+    configs = [DEFAULT_CONFIG, replace(DEFAULT_CONFIG, gene_scale_power=0.0)]
+    if is_panel := 2 * x.shape[1] < len(codes) and x.shape[1] <= PANEL_GENES:
+        configs[1:] = (RegressionConfig(C=10 ** (-half / 2), multinomial=True, balanced=False) for half in range(3, 7))
+    penalties = {"batch_directions": batch_directions, "gene_sets": tokens, "slices": data.slices}
+
+    def fit(cells: NDArray[np.bool_]) -> list[Regressions]:
+        return [fit_regressions(x[cells], codes[cells], config=config, **penalties) for config in configs]
+
+    scores = np.full((len(configs), 2, len(codes), codes.max() + 1), np.nan)
+    for fold, fitted in cross_fit(codes, fit, n_folds=3):
+        for of_config, (ridge, lasso, _) in zip(scores, fitted, strict=True):
+            of_config[:, fold] = x[fold] @ ridge.T, x[fold] @ lasso.T
+    scored = np.isfinite(scores).all((0, 1, 3))
+    truth = codes[scored]
+    found: list[tuple[NDArray[np.float64], CrossValidated]] = []
+    for config, of_config in zip(configs, scores, strict=True):
+        ridge, lasso = of_config[:, scored]
         # By all cells: a fold has fewer cells of rare labels, which would raise their adjustment.
-        adjustment = logit_adjustment(codes) * config.balanced
-        ridge, lasso = np.full((2, len(codes), len(adjustment)), np.nan)
-        for fold, fitted in cross_fit(codes, lambda cells: fit(x[cells], codes[cells]), n_folds=3):  # noqa: B023 # used at once
-            ridge[fold], lasso[fold] = x[fold] @ fitted.ridge.T, x[fold] @ fitted.lasso.T
-        scored = np.flatnonzero(np.isfinite(ridge).all(1))
-        truth, highest, best = codes[scored], np.zeros(len(scored)), None
-        for share in LASSO_SHARES[::-1] if len(scored) else ():
-            logits = (1 - share) * ridge[scored] + share * lasso[scored] + adjustment
+        adjustment, best = logit_adjustment(codes) * config.balanced, None
+        for share in LASSO_SHARES[::-1] if len(truth) else ():
+            logits = (1 - share) * ridge + share * lasso + adjustment
             temperature = fit_temperature(logits, truth, expected=EXPECTED_TEMPERATURE, spread=0.4)
             log_likelihood = log_softmax(logits / temperature, axis=1)[np.arange(len(truth)), truth]
-            gain = log_likelihood - highest
-            # A smaller weight must raise the likelihood by two standard errors.
-            if best is None or gain.mean() > 2 * gain.std() / np.sqrt(len(gain)):
-                best, highest = CrossValidated(temperature, share, config), log_likelihood
-        if best is not None and highest.mean() > most_likely:
-            chosen, most_likely = best, float(highest.mean())
-    return chosen
+            if best is None or _is_higher(log_likelihood, best[0]):
+                best = log_likelihood, CrossValidated(temperature, share, config)
+        if best is not None and (is_panel or not found or _is_higher(best[0], found[0][0])):
+            found.append(best)
+    return max(found, key=lambda fit: fit[0].mean())[1] if found else CrossValidated()
+
+
+def _is_higher(log_likelihood: NDArray[np.float64], usual: NDArray[np.float64]) -> bool:
+    """Whether the likelihood of the cells is higher by two standard errors."""
+    gain = log_likelihood - usual
+    return bool(gain.mean() > 2 * gain.std() / np.sqrt(len(gain)))
 
 
 def logit_adjustment(labels: NDArray[np.integer], pseudocount: float = 20) -> NDArray[np.float64]:
