@@ -310,8 +310,8 @@ class PenalizedLogisticLoss:
         config: RegressionConfig = DEFAULT_CONFIG,
     ) -> None:
         self.shape, self.n_fitted = z.shape, len(fitted)
-        # From here on, dense products are faster.
-        is_dense = z.nnz > 0.1 * z.shape[0] * z.shape[1]
+        # From here on, dense products of many labels are faster.
+        is_dense = z.nnz > 0.2 * z.shape[0] * z.shape[1]
         factors: list[Any] = [z.toarray(), z.toarray().T] if is_dense else [z, z.T]
         if not is_dense and torch.backends.mkl.is_available():
             # MKL is twice as fast as scipy.
@@ -338,11 +338,13 @@ class PenalizedLogisticLoss:
         single = np.finfo(np.float32)
         inner = [(self._nuisance * row) @ self._nuisance.T + np.eye(len(self._nuisance)) for row in variance]
         inverse = np.stack([np.linalg.inv(matrix) for matrix in inner]).astype(np.float32)
+        # As the products are.
+        variance = np.asfortranarray(variance)
 
         def weights_of(dual: NDArray[np.float32]) -> NDArray[np.float32]:
             weights = variance * self._times(self._transposed, dual)
             along = np.einsum("kq,kqr->kr", weights @ self._nuisance.T, inverse)
-            weights -= variance * (along @ self._nuisance)
+            weights -= variance * (self._nuisance.T @ along.T).T
             return weights
 
         dual = self._dual
