@@ -12,11 +12,14 @@ Examples in docstrings may use ``model`` and ``query``, which are ``pbmc_model``
 
 from __future__ import annotations
 
+import io
 import os
 import re
+import sys
 import threading
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -95,6 +98,20 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("needs the developers' shared/data folder beside the checkout")
     return SHARED
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """A stream that says that somebody is looking, in the place of stderr, and a progress bar at once."""
+    from tosica import _settings
+
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    # pytest puts its own stderr back between a fixture and the test.
+    monkeypatch.setattr(_settings, "sys", SimpleNamespace(stderr=stream, modules=sys.modules))
+    monkeypatch.setattr(_settings, "DELAY", 0.0)
+    monkeypatch.setattr(_settings, "INTERVAL", 0.01)
+    return stream
 
 
 # --------------------------------------------------------------------------- cells and models

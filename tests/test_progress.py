@@ -14,24 +14,6 @@ from tosica import _settings
 from tosica._settings import is_watched, logger, progress, settings
 
 
-class Terminal(io.StringIO):
-    """A stream that says that somebody is looking."""
-
-    def isatty(self):
-        return True
-
-
-@pytest.fixture
-def terminal(monkeypatch):
-    stream = Terminal()
-    # pytest puts its own stderr back between a fixture and the test.
-    fake = SimpleNamespace(stderr=stream, modules=sys.modules)
-    monkeypatch.setattr(_settings, "sys", fake)
-    monkeypatch.setattr(_settings, "DELAY", 0.0)
-    monkeypatch.setattr(_settings, "INTERVAL", 0.01)
-    return stream
-
-
 def wait_for(text, stream):
     end = time.monotonic() + 20
     while text not in stream.getvalue() and time.monotonic() < end:
@@ -111,7 +93,7 @@ def test_an_error_ends_it(terminal):
 
 
 def test_who_is_watching(monkeypatch):
-    for stream, expected in ((Terminal(), True), (io.StringIO(), False), (None, False)):
+    for stream, expected in ((SimpleNamespace(isatty=lambda: True), True), (io.StringIO(), False), (None, False)):
         monkeypatch.setattr(sys, "stderr", stream)
         assert is_watched() is expected
     # A notebook: its stderr is no terminal.

@@ -342,3 +342,15 @@ def test_few_genes_of_labels_that_overlap_do_not_overfit():
     best, usual = (((new @ fit.weights.T + fit.biases).argmax(1) == labels[300:]).mean() for fit in fits)
     peer = linear_model.LogisticRegression(max_iter=500).fit(data.expression(), data.labels)
     assert best > max(usual, peer.score(new, labels[300:]) - 0.01)
+
+
+@pytest.mark.parametrize(("n_rare", "power"), [(0, 0.25), (2000, 0.0)])
+def test_genes_that_are_rarely_detected_are_not_scaled_up(n_rare, power):
+    rng = np.random.default_rng(0)
+    labels = rng.choice(3, 240)
+    frequent = np.exp(rng.normal(0.5, 0.3, (3, 30)))[labels]
+    counts = rng.poisson(np.hstack([frequent, np.full((240, n_rare), 0.01)])).astype(np.float32)
+    slices = (ModalitySlice(0, 30 + n_rare, LogNormalization(100)),)
+    data = LabeledRows(CellMatrix(ad.AnnData(counts)), np.arange(240), labels, slices)
+    tokens = sp.csr_matrix(np.kron(np.eye(5), np.ones((1, (30 + n_rare) // 5))))
+    assert cross_validate(data, tokens).config.gene_scale_power == power

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import io
-import sys
-from types import SimpleNamespace
-
 import pytest
 
 import tosica
-from tosica import _settings
 
 tl = tosica.tl
 
@@ -25,20 +20,6 @@ SHOWS = {
     "faithfulness": _faithfulness,
     "novelty": lambda a, m: tl.novelty(a, m),
 }
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-@pytest.fixture
-def terminal(monkeypatch):
-    stream = Terminal()
-    # pytest puts its own stderr back between a fixture and the test.
-    monkeypatch.setattr(_settings, "sys", SimpleNamespace(stderr=stream, modules=sys.modules))
-    monkeypatch.setattr(_settings, "DELAY", 0.0)
-    return stream
 
 
 @pytest.mark.parametrize("name", SHOWS)
