@@ -199,8 +199,8 @@ def cross_validate(
     there are few cells.
 
     Genes are divided by the fourth root of their mean, which finds labels in other batches and with few
-    cells, or not at all, if the likelihood is then higher by two standard errors. It is where most genes
-    are rarely detected, so that dividing them raises their noise.
+    cells, or by the eighth, if the likelihood is then higher by two standard errors. It is where most
+    genes are rarely detected, so that dividing them raises their noise.
 
     The usual penalties were chosen for thousands of genes, which separate all cells. With the genes of a
     panel, and more than twice as many cells as genes, no longer any labels are separable (Cover, *IEEE
@@ -223,7 +223,7 @@ def cross_validate(
     drawn = data.subsample(max_cells)
     _, codes = np.unique(drawn.labels, return_inverse=True)
     x = drawn.expression()
-    configs = [DEFAULT_CONFIG, replace(DEFAULT_CONFIG, gene_scale_power=0.0)]
+    configs = [DEFAULT_CONFIG, replace(DEFAULT_CONFIG, gene_scale_power=0.125)]
     if is_panel := 2 * x.shape[1] < len(codes) and x.shape[1] <= PANEL_GENES:
         configs[1:] = (RegressionConfig(C=10 ** (-half / 2), multinomial=True, balanced=False) for half in range(3, 7))
     penalties = {"batch_directions": batch_directions, "gene_sets": tokens, "slices": data.slices}

@@ -110,8 +110,8 @@ def fit_regressions(
 ) -> Regressions:
     r"""Fit one-vs-rest logistic regression with ridge and nuisance penalty, without and with group lasso.
 
-    Let :math:`z` be the expression of :math:`n` cells, with each gene divided by the fourth root
-    of its mean, :math:`m`. The weights :math:`w_k` of label :math:`k` minimize
+    Let :math:`z` be the expression of :math:`n` cells, with each gene divided by :math:`m`, by default
+    the fourth root of its mean. The weights :math:`w_k` of label :math:`k` minimize
 
     .. math:: \sum_k \Big(\sum_i b_i \ell_{ik}
         + \tfrac12 \frac{|w_k|^2}{C n} + \tfrac12 \sum_j q_j \big((w_k / m)^\top s_j\big)^2
