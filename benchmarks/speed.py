@@ -96,16 +96,19 @@ def report(result: dict[str, Any]) -> str:
             of = means.loc[(case, commit)]
             works = ("mask", "train", "annotate", "attribute", "regression")
             seconds = ["" if pd.isna(of[name]) else f"{of[name]:.1f}" for name in works]
-            rows.append([what, commit, *seconds, f"{of['accuracy']:.3f}", f"{of['accuracy of the regression']:.3f}"])
-    head = ["reference", "commit", "`build_mask`", "`TOSICA` and `train`", "`annotate`", "`attribute`"]
+            n_seeds = ((runs["case"] == case) & (runs["commit"] == commit)).sum()
+            rows.append(
+                [what, commit, n_seeds, *seconds, f"{of['accuracy']:.3f}", f"{of['accuracy of the regression']:.3f}"]
+            )
+    head = ["reference", "commit", "seeds", "`build_mask`", "`TOSICA` and `train`", "`annotate`", "`attribute`"]
     head += ["logistic regression", "accuracy", "of the regression"]
     return "\n".join(
         [
             "# Small references",
             "",
             "Written by `python -m benchmarks.speed`. Processor seconds of one thread, all defaults; the other cells",
-            f"of the file are the query. Number of seeds: {runs['seed'].nunique()}. Logistic regression is that of",
-            "scikit-learn on all genes. Commits are named beside that of today.",
+            "of the file are the query. Logistic regression is that of scikit-learn on all genes. Commits are named",
+            "beside that of today.",
             "",
             *table(head, rows),
             "",
