@@ -172,7 +172,7 @@ def test_genes_that_the_query_lacks_get_no_weight(base, query):
     weights = model.get_linear_weights()[NEW].groupby("gene").sum()
     lacking = ~weights.index.isin(part.var_names)
     assert lacking.sum() == 40
-    raw = model.module.linear.gene_weight[-1].numpy()
+    raw = model.module.linear.weights_of()[0][-1].numpy()
     assert not raw[~np.isin(model.get_var_names(), part.var_names)].any()
     assert raw[np.isin(model.get_var_names(), part.var_names)].any()
 

@@ -83,6 +83,14 @@ def test_labels_cells_seen_in_both_or_in_one(cite_model, multiome_model, cite_qu
     assert len(loaded.get_var_names(legacy_mudata_format=True)) == sum(map(len, names.values()))
 
 
+def test_a_modality_has_weights_of_its_own_as_well(model):
+    branch, part = model.module.linear, model.module.slices[0]
+    together, of_rna = branch.weights_of()[0], branch.weights_of(torch.arange(part.stop + 9) < part.stop)[0]
+    alone = 2 * of_rna - together
+    assert not alone[:, part.stop :].any()
+    assert 0.5 < np.corrcoef(alone[:, : part.stop].ravel(), together[:, : part.stop].ravel())[0, 1] < 0.999
+
+
 def test_training_starts_from_the_network_of_rna(cite):
     pairs = [(name, gene, 2.0) for name, genes in TOY_SETS.items() for gene in genes]
     network = pd.DataFrame(pairs, columns=["source", "target", "weight"])

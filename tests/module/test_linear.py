@@ -9,6 +9,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tosica.data import ModalitySlice
 from tosica.module._module import LinearBranch
 
 N_LABELS = 3
@@ -19,7 +20,7 @@ def make(sizes: list[int], n_genes: int, *, n_components: int = 0, seed: int = 0
     rng = np.random.default_rng(seed)
     sets = [np.sort(rng.choice(n_genes, size, replace=False)) for size in sizes]
     genes = torch.from_numpy(np.concatenate([np.empty(0, dtype=np.int64), *sets]))
-    branch = LinearBranch(genes, n_genes, N_LABELS).double()
+    branch = LinearBranch(genes, (ModalitySlice(0, n_genes, None),), N_LABELS).double()
     branch.weight.copy_(torch.from_numpy(rng.normal(size=branch.weight.shape)))
     branch.bias.copy_(torch.from_numpy(rng.normal(size=N_LABELS)))
     branch.mean.copy_(torch.from_numpy(rng.random(n_genes)))

@@ -69,7 +69,7 @@ class LabeledRows:
         x = sp.csr_matrix(self.rows.take(self.cells))
         parts = []
         for start, stop, way in self.slices:
-            part = x if len(self.slices) == 1 else x[:, start:stop]
+            part = x if stop - start == x.shape[1] else x[:, start:stop]
             parts.append(sp.csr_matrix(part if way is None else way.normalize_block(part)))
         return parts[0] if len(parts) == 1 else sp.hstack(parts).tocsr()
 

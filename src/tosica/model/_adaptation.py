@@ -391,10 +391,10 @@ class AdaptationMixin(SetupMixin):
         weights, of_old = self.module.state_dict(), {name: i for i, name in enumerate(self.labels)}
         rows = [of_old.get(name, -1) for name in labels]
         new, unreachable = torch.tensor(rows) < 0, _UNREACHABLE * float(self.module.temperature.max())
-        for name in ("linear.bias", "linear.weight", "head.weight", "head.bias"):
-            if name in weights:
+        for name in weights:
+            if name.startswith(("linear.weight", "linear.bias", "head.")):
                 weights[name] = weights[name][rows]
-                weights[name][new] = unreachable if name == "linear.bias" else 0.0
+                weights[name][new] = unreachable if name.startswith("linear.bias") else 0.0
         model.module.load_state_dict(weights)
         for name in SCVI_ATTRS:
             setattr(model, name, deepcopy(getattr(self, name, None)))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,11 +18,34 @@ from tosica.data import normalize
 _CELLS_AT_ONCE = 512
 
 if TYPE_CHECKING:
+    from tosica.data import ModalitySlice
     from tosica.model._reference import ReferenceData
     from tosica.module import TOSICAModule
 
 # Cells by which the size of the tokens' first weights is measured.
 _N_START_CELLS = 256
+
+
+class _View(NamedTuple):
+    """What a regression sees of the tokens, the batch directions and the genes: all, or those of one modality."""
+
+    tokens: sp.csr_matrix
+    directions: np.ndarray | None
+    slices: tuple[ModalitySlice, ...]
+
+    def of_modality(self, part: ModalitySlice) -> _View:
+        genes = slice(part.start, part.stop)
+        tokens, directions = self.tokens[:, genes], self.directions
+        held = tokens.getnnz(axis=1) > 0
+        return _View(tokens[held], None if directions is None else directions[:, genes], (part,))
+
+    def read(self, rows: linear.LabeledRows) -> linear.LabeledRows:
+        """Cells that were measured in the view's modality."""
+        if self.slices == rows.slices:
+            return rows
+        rows = replace(rows, slices=self.slices)
+        blocks = np.array_split(np.arange(len(rows.cells)), len(rows.cells) // _CELLS_AT_ONCE + 1)
+        return rows[np.concatenate([rows[block].expression().getnnz(axis=1) > 0 for block in blocks])]
 
 
 @dataclass
@@ -53,14 +76,16 @@ class LinearFit:
     batch_directions: np.ndarray | None
 
     def __post_init__(self) -> None:
-        data = self.data
-        self._tokens = token_genes(self.module)
+        data, module = self.data, self.module
         # The same for both fits: held-out cells judge the model that is fitted to all cells.
         self.weight = linear.linear_to_network_ratio(data.n_train + data.n_val)
-        rows = self.rows[np.union1d(data.train_idx, data.val_idx)]
-        self._chosen = linear.cross_validate(rows, self._tokens, self.batch_directions)
+        of_all = _View(token_genes(module), self.batch_directions, module.slices)
+        parts = module.slices if len(module.slices) > 1 else ()
+        self._views = [of_all, *(of_all.of_modality(part) for part in parts)]
+        cells = np.union1d(data.train_idx, data.val_idx)
+        self._chosen = [linear.cross_validate(view.read(self.rows[cells]), *view[:2]) for view in self._views]
         self.fit()
-        inactive = [self.labels[code] for code in self._fitted.inactive]
+        inactive = [self.labels[code] for code in self._fitted[0].inactive]
         if inactive:
             warn_user(
                 f"No gene set distinguishes these labels: {list_names(inactive)}. Their attributions are shared "
@@ -69,16 +94,19 @@ class LinearFit:
             )
 
     def fit(self) -> None:
-        """Fit the regressions, to the training cells as they are now."""
+        """Fit the regressions, to the training cells as they are now; with several modalities, also to each alone."""
         rows = self.rows[self.data.train_idx]
-        self._fitted: linear.LinearClassifier = linear.fit_linear_classifier(
-            rows,
-            len(self.labels),
-            self._tokens,
-            batch_directions=self.batch_directions,
-            weight=1.0,
-            **self._chosen._asdict(),
-        )
+        self._fitted: list[linear.LinearClassifier] = [
+            linear.fit_linear_classifier(
+                view.read(rows),
+                len(self.labels),
+                view.tokens,
+                batch_directions=view.directions,
+                weight=1.0,
+                **chosen._asdict(),
+            )
+            for view, chosen in zip(self._views, self._chosen, strict=True)
+        ]
         present, codes = np.unique(rows.labels, return_inverse=True)
         raised = linear.logit_adjustment(codes)
         # Of the network's logits, the same as the regressions'. Softmax does not depend on what is the
@@ -88,17 +116,24 @@ class LinearFit:
 
     def to_module(self) -> None:
         """Write the regressions to the linear branch, with their weight beside the network."""
-        branch, fitted = self.module.linear, self._fitted
-        if branch is not None:
-            branch.weight.copy_(self.weight * torch.from_numpy(fitted.weights))
-            branch.bias.copy_(self.weight * torch.from_numpy(fitted.biases) + self.adjustment)
-            branch.clip_max.copy_(torch.from_numpy(fitted.clip_max))
+        branch, (fitted, *alone) = self.module.linear, self._fitted
+        if branch is None:
+            return
+        branch.weight.copy_(self.weight * torch.from_numpy(fitted.weights))
+        branch.bias.copy_(self.weight * torch.from_numpy(fitted.biases) + self.adjustment)
+        branch.clip_max.copy_(torch.from_numpy(fitted.clip_max))
+        if alone:
+            # Pairs are in the order of the tokens, and tokens in that of the modalities.
+            weights = np.concatenate([of_modality.weights for of_modality in alone], axis=1)
+            biases = np.stack([of_modality.biases for of_modality in alone], axis=1)
+            branch.weight_alone.copy_(self.weight * torch.from_numpy(weights))
+            branch.bias_alone.copy_(self.weight * torch.from_numpy(biases) + self.adjustment[:, None])
 
     def init_tokens(self) -> None:
         """Initialize each token from the weights of its genes in the regressions."""
         rows, device = self.rows[self.data.train_idx], self.module.device
         x = torch.from_numpy(rows.subsample(_N_START_CELLS).expression().toarray()).float()
-        weights = torch.from_numpy(self._fitted.weights[np.unique(rows.labels)]).float()
+        weights = torch.from_numpy(self._fitted[0].weights[np.unique(rows.labels)]).float()
         self.module.embedding.init_from_linear(weights.to(device), x.to(device), x.mean(0).to(device))
 
 

@@ -204,8 +204,9 @@ def fit_linear(state: TrainingState) -> None:
     if module.linear is None:
         return
     # The network trains by itself.
-    module.linear.weight.zero_()
-    module.linear.bias.zero_()
+    for name, tensor in module.linear.named_buffers():
+        if name.startswith(("weight", "bias")):
+            tensor.zero_()
     module.linear.clip_max.fill_(torch.inf)
     with progress(None, "train: linear branch", enabled=state.shows_bar):
         state.linear = LinearFit(module, data, state.rows, model.labels, state.directions)

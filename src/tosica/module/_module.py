@@ -112,15 +112,17 @@ class LinearBranch(nn.Module):
     The weights are fitted outside of the network (:mod:`tosica.linear`), so they
     are buffers and no parameters. :math:`\hat x` is expression that is clipped at each gene's
     largest value in the reference, and in which genes that a query lacks are imputed by their
-    conditional mean given the measured genes (:meth:`expression`).
+    conditional mean given the measured genes (:meth:`expression`). Cells that were measured in one
+    modality of several have the mean of this sum and that of weights fitted to the modality alone. On
+    CITE-seq the first is better for antibodies, the second for RNA, and the mean nearly the best of both.
 
     Parameters
     ----------
     genes
         Shape ``(n_pairs,)``. Gene of each pair of gene and token, as in
         :class:`~tosica.module._embedding.MaskedEmbedding`.
-    n_genes
-        Number of genes.
+    slices
+        Genes of each modality.
     n_labels
         Number of labels.
     """
@@ -129,6 +131,10 @@ class LinearBranch(nn.Module):
     """Shape ``(n_labels, n_pairs)``."""
     bias: Tensor
     """Shape ``(n_labels,)``."""
+    weight_alone: Tensor
+    """Weights of each modality alone, ``(n_labels, n_pairs)``; with several modalities only."""
+    bias_alone: Tensor
+    """Shape ``(n_labels, n_modalities)``."""
     clip_max: Tensor
     """Largest expression of each gene in the reference, ``(n_genes,)``."""
     mean: Tensor
@@ -137,12 +143,16 @@ class LinearBranch(nn.Module):
     """Loadings of a probabilistic PCA of the reference, ``(n_genes, n_components)``."""
     genes: Tensor
 
-    def __init__(self, genes: Tensor, n_genes: int, n_labels: int) -> None:
+    def __init__(self, genes: Tensor, slices: Sequence[ModalitySlice], n_labels: int) -> None:
         super().__init__()
+        self._slices, n_genes = slices, slices[-1].stop
         # Not saved: the pairs come with the model's registry.
         self.register_buffer("genes", genes.clone(), persistent=False)
         self.register_buffer("weight", torch.zeros(n_labels, len(genes)))
         self.register_buffer("bias", torch.zeros(n_labels))
+        if len(slices) > 1:
+            self.register_buffer("weight_alone", torch.zeros(n_labels, len(genes)))
+            self.register_buffer("bias_alone", torch.zeros(n_labels, len(slices)))
         self.register_buffer("clip_max", torch.full((n_genes,), torch.inf))
         self.register_buffer("mean", torch.zeros(n_genes))
         self.register_buffer("loadings", torch.zeros(n_genes, 0))
@@ -154,15 +164,27 @@ class LinearBranch(nn.Module):
             self.loadings = self.loadings.new_zeros(len(self.mean), loadings.shape[-1])
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
-    @property
-    def gene_weight(self) -> Tensor:
-        """Weight of each gene, summed over the tokens that hold it, ``(n_labels, n_genes)``."""
-        summed = self.weight.new_zeros(len(self.weight), len(self.mean))
-        return summed.index_add_(1, self.genes, self.weight)
+    def weights_of(self, measured: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Sum over the tokens that hold each gene, ``(n_labels, n_genes)``, and biases.
+
+        ``measured`` is that of :meth:`expression`.
+        """
+        has = []
+        if measured is not None and len(self._slices) > 1:
+            has = [i for i, (start, stop, _) in enumerate(self._slices) if bool(measured[start:stop].any())]
+        summed = self._sum_over_tokens(self.weight)
+        if len(has) != 1:
+            return summed, self.bias
+        inside = slice(self._slices[has[0]].start, self._slices[has[0]].stop)
+        summed[:, inside] += self._sum_over_tokens(self.weight_alone)[:, inside]
+        return summed / 2, (self.bias + self.bias_alone[:, has[0]]) / 2
+
+    def _sum_over_tokens(self, weight: Tensor) -> Tensor:
+        return weight.new_zeros(len(weight), len(self.mean)).index_add_(1, self.genes, weight)
 
     def forward(self, x: Tensor, measured: Tensor | None = None) -> Tensor:
         """Logits, shape ``(n_cells, n_labels)``; parameters as in :meth:`expression`."""
-        return F.linear(self.expression(x, measured), self.gene_weight, self.bias)
+        return F.linear(self.expression(x, measured), *self.weights_of(measured))
 
     def expression(self, x: Tensor, measured: Tensor | None = None) -> Tensor:
         r"""Clip expression, and impute genes that were not measured.
@@ -264,7 +286,7 @@ class TOSICAModule(BaseModuleClass):
         self.register_buffer("temperature", torch.ones(shape))
         # Mean of the labels' mean cells, which contributions are compared with; zero until it is known.
         self.register_buffer("baseline", torch.zeros(n_genes))
-        self.linear = LinearBranch(self.embedding.genes, n_genes, n_labels) if linear else None
+        self.linear = LinearBranch(self.embedding.genes, self.slices, n_labels) if linear else None
         # Not saved: which tokens there are comes with the model's registry.
         owner = torch.as_tensor(tokens.modality, dtype=torch.int64)
         self.register_buffer("token_modality", owner, persistent=False)

@@ -430,7 +430,7 @@ def gene_contributions(
     if module.linear is not None:
         with torch.no_grad():
             below = module.linear.expression(start, measured_baseline)
-            weight = share @ _centered(module.linear.gene_weight.T).T
+            weight = share @ _centered(module.linear.weights_of(batch.measured)[0].T).T
             linear = (module.linear.expression(x, batch.measured) - below) * weight
         genes, difference = network + linear, of_network + linear.sum(1)
     return Contributions(*(tensor.cpu().numpy() for tensor in (genes, network, difference, of_network)))
@@ -482,6 +482,7 @@ class _Sums:
                 squares += x.square().sum(0)
         if linear is not None:
             below = linear.expression(below, measured if self._source._of_query else None)
+            by_gene = _centered(linear.weights_of(measured)[0].T)
         n = torch.bincount(pair_of_cell)
         above = total - n[:, None] * below.cpu().double()
         for i, (code, label) in enumerate(pairs.T):
@@ -490,7 +491,7 @@ class _Sums:
             share = above[i] / int(groups.n_cells[code])
             self._above[code] += share.numpy()
             if linear is not None:
-                weight = _centered(linear.gene_weight.T) @ self._source.labels[label]
+                weight = by_gene @ self._source.labels[label]
                 self._linear[code] += (share * weight.double().cpu()).numpy()
         # Cells of a group and label vary around their own mean; where nothing varies, there is no unit.
         variance = ((squares - (total**2 / n[:, None]).sum(0)) / n.sum()).numpy()
