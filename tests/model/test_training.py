@@ -338,7 +338,7 @@ def test_parts_can_be_replaced(toy):
 )
 def test_held_out_cells_choose_the_share_of_the_network(toy, train, monkeypatch, poor, weight, caplog):
     def damage(state):
-        network, line = state.model.module.head.weight, state.linear._fitted.weights
+        network, line = state.model.module.head.weight, state.linear._fitted[0].weights
         noise = np.random.default_rng(0).normal(size=line.shape) * 2 * np.abs(line).mean()
         damages = {"network": lambda: network.data.mul_(-1000), "linear branch": lambda: np.negative(line, line)}
         # Right as often, and less sure: only the likelihood tells.
