@@ -37,7 +37,7 @@ import torch
 import tosica
 from benchmarks._accuracy_tasks import LABEL, breast, cite, few, kang, lung, pbmc68k, prepared
 from benchmarks._report import table, version_lines, versions, write
-from tosica.tl._certify import evidence_by_chance, jaccard_of_gene_sets
+from tosica.tl._certify import evidence_by_chance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 # Labels with fewer cells are left out; markers of a label; first gene sets that are compared.
 FEWEST, N_MARKERS, N_FIRST = 30, 30, 10
 N_PERMUTATIONS, N_PLANTED = 10, 20
+AGREEING = ("genes", "listed", "evidence")
 KEY = "tosica_attribution"
 # Judgements of the first gene sets, by eye: sensible unless it is named here.
 JUDGED = Path(__file__).with_name("judged_gene_sets.csv")
@@ -213,11 +214,26 @@ def ulm(model: tosica.TOSICA, cells: AnnData) -> pd.DataFrame | None:
 
 
 def agreement(cells: list[AnnData]) -> list[dict[str, float]]:
-    """Jaccard indices of the first gene sets, and of all with evidence, between pairs of models."""
-    return [
-        {name: float(np.mean(jaccard_of_gene_sets(*pair, n))) for name, n in (("first", N_FIRST), ("evidence", None))}
-        for pair in combinations(cells, 2)
-    ]
+    """Jaccard indices of what pairs of models say of a label: first genes, listed gene sets, all with evidence."""
+    found = []
+    for first, second in combinations(cells, 2):
+        genes = [told.uns[KEY]["genes"].apply(lambda of: set(of.nlargest(N_FIRST).index)) for told in (first, second)]
+        sets = {
+            name: [told.groupby("group", observed=True)["gene_set"].agg(set) for told in tables]
+            for name, tables in (
+                ("listed", [tosica.get.gene_sets_df(told) for told in (first, second)]),
+                ("evidence", [tosica.get.gene_sets_df(told, similar=True) for told in (first, second)]),
+            )
+        }
+        found.append({name: jaccard(*pair) for name, pair in ({"genes": genes} | sets).items()})
+    return found
+
+
+def jaccard(first: pd.Series, second: pd.Series) -> float:
+    """Mean Jaccard index over the labels for which either has any."""
+    labels = first.index.union(second.index)
+    both = [(first.get(label, set()), second.get(label, set())) for label in labels]
+    return float(np.mean([len(a & b) / len(a | b) for a, b in both if a | b]))
 
 
 def permuted(model: tosica.TOSICA, cells: AnnData) -> dict[str, Any]:
@@ -340,13 +356,13 @@ def report(result: dict[str, Any]) -> str:
         "",
         "## Stability",
         "",
-        f"Jaccard index of the first {N_FIRST} gene sets of a label, and of all with evidence, between two models;",
-        "mean and range over pairs of models:",
+        f"Jaccard index of the first {N_FIRST} genes of a label, of the gene sets that `get.gene_sets_df` lists, and",
+        "of all with evidence, also similar ones, between two models; mean and range over pairs of models:",
         "",
         *table(
-            ["models", "data", "pairs", f"first {N_FIRST}", "with evidence"],
+            ["models", "data", "pairs", f"first {N_FIRST} genes", "listed gene sets", "all gene sets"],
             [
-                [what, title[n], len(runs), *(mean_and_range([run[k] for run in runs]) for k in ("first", "evidence"))]
+                [what, title[n], len(runs), *(mean_and_range([run[k] for run in runs]) for k in AGREEING)]
                 for part, what in (("halves", "two halves of the cells"), ("seeds", "two seeds"))
                 for n, runs in parts[part].items()
             ],

@@ -141,7 +141,7 @@ print(f"Branches: {covered} of {branches}, {100 * covered / branches:.1f} %")
     ;;
   demo)
     eval "$(readme_command demo)"
-    for name in annotated.h5ad cells.png top_genes.png; do
+    for name in annotated.h5ad report.html; do
       test -s "tosica_demo/$name"
     done
     ;;

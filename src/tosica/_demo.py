@@ -5,18 +5,17 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import scanpy as sc
 import scvi
-from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, f1_score
 from sklearn.model_selection import train_test_split
 
-from tosica import get, pl, pp, tl
+from tosica import get, pp, tl
 from tosica._files import as_os_error, replace_file
+from tosica._report import report
 from tosica.model import TOSICA
 
 if TYPE_CHECKING:
@@ -28,12 +27,12 @@ _LABELS = "bulk_labels"
 
 
 def run_demo(out: Path, *, seed: int = 0) -> tuple[pd.DataFrame, str]:
-    """Train, annotate, compare and draw.
+    """Train, annotate, explain, compare and write a report.
 
     Parameters
     ----------
     out
-        Folder for ``annotated.h5ad``, ``cells.png`` and ``top_genes.png``; made if it is missing.
+        Folder for ``annotated.h5ad`` and ``report.html``; made if it is missing.
     seed
         Seed of the split and of the training.
 
@@ -90,16 +89,9 @@ def run_demo(out: Path, *, seed: int = 0) -> tuple[pd.DataFrame, str]:
 
 
 def _write(query: AnnData, out: Path) -> list[Path]:
-    """Write the annotated query and two figures."""
+    """Write the annotated query and a report."""
     out.mkdir(parents=True, exist_ok=True)
-    # The compilation of UMAP would take longer than everything else together.
-    query.obsm["X_pca"] = PCA(2, random_state=0).fit_transform(query.obsm["X_tosica"])
-    paths = [out / name for name in ("annotated.h5ad", "cells.png", "top_genes.png")]
-    with replace_file(paths[0]) as table, replace_file(paths[1]) as cells:
-        with as_os_error():
-            query.write_h5ad(table)
-        figure = sc.pl.pca(query, color="tosica_prediction", size=60, show=False, return_fig=True)
-        figure.savefig(cells, dpi=150, bbox_inches="tight")
-    pl.top_genes(query, show=False, save=paths[2])
-    plt.close("all")
-    return paths
+    table, page = out / "annotated.h5ad", out / "report.html"
+    with replace_file(table) as temporary, as_os_error():
+        query.write_h5ad(temporary)
+    return [table, report(query, page, labels_key=_LABELS, title="700 PBMCs: the 210 that were not in training")]

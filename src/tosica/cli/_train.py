@@ -203,7 +203,7 @@ def _mask_of(name: str, reference: str, organism: str) -> dict[str, Any]:
 # --------------------------------------------------------------------------- demo
 
 
-@click.command(cls=Command, short_help="Train, annotate and draw on real cells, offline.")
+@click.command(cls=Command, short_help="Train, annotate and explain real cells, offline.")
 @default_option(
     "--out", type=click.Path(path_type=Path, file_okay=False), default="tosica_demo", help="Folder for what it writes."
 )
@@ -211,7 +211,7 @@ def _mask_of(name: str, reference: str, organism: str) -> dict[str, Any]:
 @threads_option
 @click.pass_obj
 def demo(session: Session, out: Path, seed: int) -> None:
-    """Train on 490 of the 700 PBMCs that scanpy ships, annotate the rest, and draw figures.
+    """Train on 490 of the 700 PBMCs that scanpy ships, annotate the rest, and write a report.
 
     The labels are held against the known ones and against a logistic regression. Works offline, in
     some 15 seconds.
