@@ -400,7 +400,8 @@ def report(result: dict[str, Any]) -> str:
         "",
     ]
     judged, verdicts = judgements(), ("sensible", "vague", "wrong")
-    counts = pd.DataFrame(0, [*parts["first"], "all"], ["labels", "without", "first sensible", "gene sets", *verdicts])
+    columns = ["labels", "without", "first sensible", "gene sets", *verdicts]
+    counts = pd.DataFrame(0, [*parts["first"], "human blood", "all"], columns)
     listed: list[str] = []
     for name, found in parts["first"].items():
         rows = []
@@ -416,6 +417,7 @@ def report(result: dict[str, Any]) -> str:
             rows.append([row["label"], row["genes"], "; ".join(shown) or "none"])
         if name in LISTED:
             listed += [f"### {title[name]}", "", *table(["label", "genes", "gene sets"], rows), ""]
+    counts.loc["human blood"] = counts.loc[[name for name in parts["first"] if name != "mouse"]].sum()
     for verdict in verdicts:
         shares = counts[verdict] / counts["gene sets"]
         counts[verdict] = [f"{n} ({share:.0%})" for n, share in zip(counts[verdict], shares, strict=True)]

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from tosica.model import TOSICA
 
-# First gene sets that are compared, bins of the probability, and permutations of the gene sets.
-_N_FIRST, _N_BINS, _N_DRAWS = 10, 10, 5
+# Bins of the probability, and permutations of the gene sets.
+_N_BINS, _N_DRAWS = 10, 5
 
 
 @validate_params(model=MODEL, n_cells=Integer(least=4), seed=Integer(least=0))
@@ -69,7 +69,7 @@ def certify(model: TOSICA, *, n_cells: int = 2_000, seed: int = 0, **train_kwarg
         are permuted, which has an expected value of at most 5 %.
     ``halves, genes``, ``halves, gene sets``
         Agreement of the models of the two halves, a mean over labels: the correlation of what genes
-        add, and the Jaccard index of the first ten gene sets; NaN where neither has any.
+        add, and the Jaccard index of the gene sets with evidence; NaN where neither has any.
     ``n_cells``
         Cells that were used.
 
@@ -152,7 +152,7 @@ def _compare_halves(
     is_right = np.concatenate(right)
     calibration = calibration_bins(is_right, np.concatenate(probability), _N_BINS)
     genes = explained[0].uns[ATTRIBUTION]["genes"].corrwith(explained[1].uns[ATTRIBUTION]["genes"])
-    indices = jaccard_of_gene_sets(explained[0], explained[1], _N_FIRST)
+    indices = _jaccard_of_gene_sets(*explained)
     return {
         "accuracy": is_right.mean(),
         "expected_calibration_error": expected_calibration_error(calibration),
@@ -161,12 +161,12 @@ def _compare_halves(
     }
 
 
-def jaccard_of_gene_sets(first: AnnData, second: AnnData, n_first: int | None) -> list[float]:
-    """Jaccard index of the first gene sets with evidence, of each label in which either has any."""
+def _jaccard_of_gene_sets(first: AnnData, second: AnnData) -> list[float]:
+    """Jaccard index of the gene sets with evidence, of each label in which either has any."""
     tables = [gene_sets_df(each, similar=True) for each in (first, second)]
     found = []
     for label in tables[0]["group"].cat.categories.intersection(tables[1]["group"].cat.categories):
-        a, b = (set(table.loc[table["group"] == label, "gene_set"][:n_first]) for table in tables)
+        a, b = (set(table.loc[table["group"] == label, "gene_set"]) for table in tables)
         found += [len(a & b) / len(a | b)] if a | b else []
     return found
 
