@@ -196,8 +196,11 @@ def report(result: dict[str, Any]) -> str:
     rows = []
     for query, what in QUERIES.items():
         of = by_task.xs(query, level="query")
-        rows += [[TASKS[name].what, what, *_shown(of.loc[name])] for name in tasks if name in of.index]
-        rows.append(["**mean**", what, *_shown(of.mean())])
+        titles = {name: TASKS[name].what for name in tasks if name in of.index}
+        if query == "within":
+            titles = {name: title.split(" →")[0] for name, title in titles.items()}
+        rows += [[title, *_shown(of.loc[name])] for name, title in titles.items()]
+        rows.append([f"**mean, {what}**", *_shown(of.mean())])
     best = by_task[peers].max(axis=1)
     gaps, of_query = by_task["novelty"] - best, by_task.assign(best=best).groupby("query").mean().round(2)
     (task, query), most_false = gaps.idxmin(), 100 * by_task["false"].max()
@@ -218,11 +221,12 @@ def report(result: dict[str, Any]) -> str:
             f" each task {of_query['best'][name]:.2f}."
             for name, what in QUERIES.items()
         ),
-        f"It is furthest below another score in {TASKS[task].what}, {QUERIES[query]} ({gaps.min():.2f}). At most",
+        f"It is furthest below another score in {TASKS[task].what}, {QUERIES[query]} ({gaps.min():.2f}). Without an",
+        "arrow, the query is of the reference's batch. At most",
         f"{most_false:.0f} % of the known cells of a task have a small p-value, but most new cells have none: rank",
         "cells by the score.",
         "",
-        *table(["task", "query", *SCORES.values(), *SMALL.values()], rows),
+        *table(["reference → query", *SCORES.values(), *SMALL.values()], rows),
         "",
     ]
     return "\n".join(lines + version_lines(result))

@@ -226,10 +226,11 @@ def report(result: dict[str, Any]) -> str:
         part: of.groupby([part.removesuffix("ies") + "y" if part == "queries" else "reference", "genes"])
         for part, of in runs.groupby("part")
     }
-    rows = [
-        [name, *(_did(parts[part].get_group((name, genes))) for part in parts for genes in ("all", "fewer"))]
-        for name in TRANSFORMS
-    ]
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name in TRANSFORMS:
+        did = (_did(parts[part].get_group((name, genes))) for part in parts for genes in ("all", "fewer"))
+        alike.setdefault(tuple(did), []).append(name)
+    rows = [["; ".join(names), *did] for did, names in alike.items()]
     read = runs[(runs["part"] == "queries") & runs["accuracy"].notna()]
     changes = [
         [DATA[data][0], genes, *(f"{of[what].min():.3f} to {of[what].max():.3f}" for what in METRICS)]
