@@ -215,25 +215,25 @@ def ulm(model: tosica.TOSICA, cells: AnnData) -> pd.DataFrame | None:
 
 def agreement(cells: list[AnnData]) -> list[dict[str, float]]:
     """Jaccard indices of what pairs of models say of a label: first genes, listed gene sets, all with evidence."""
-    found = []
-    for first, second in combinations(cells, 2):
-        genes = [told.uns[KEY]["genes"].apply(lambda of: set(of.nlargest(N_FIRST).index)) for told in (first, second)]
-        sets = {
-            name: [told.groupby("group", observed=True)["gene_set"].agg(set) for told in tables]
-            for name, tables in (
-                ("listed", [tosica.get.gene_sets_df(told) for told in (first, second)]),
-                ("evidence", [tosica.get.gene_sets_df(told, similar=True) for told in (first, second)]),
-            )
-        }
-        found.append({name: jaccard(*pair) for name, pair in ({"genes": genes} | sets).items()})
-    return found
+    told = [said(each) for each in cells]
+    return [{name: jaccard(a[name], b[name]) for name in AGREEING} for a, b in combinations(told, 2)]
 
 
-def jaccard(first: pd.Series, second: pd.Series) -> float:
+def said(cells: AnnData) -> dict[str, dict[str, set[str]]]:
+    """What a model says of each label: the first genes, the gene sets that are listed, and all with evidence."""
+    genes = cells.uns[KEY]["genes"]
+    listed, evidence = (tosica.get.gene_sets_df(cells, similar=similar) for similar in (False, True))
+    of_labels = {
+        name: {str(label): set(of["gene_set"]) for label, of in table.groupby("group", observed=True)}
+        for name, table in (("listed", listed), ("evidence", evidence))
+    }
+    return {"genes": {str(label): set(of.nlargest(N_FIRST).index) for label, of in genes.items()}, **of_labels}
+
+
+def jaccard(first: dict[str, set[str]], second: dict[str, set[str]]) -> float:
     """Mean Jaccard index over the labels for which either has any."""
-    labels = first.index.union(second.index)
-    both = [(first.get(label, set()), second.get(label, set())) for label in labels]
-    return float(np.mean([len(a & b) / len(a | b) for a, b in both if a | b]))
+    both = [(first.get(label, set()), second.get(label, set())) for label in {**first, **second}]
+    return float(np.mean([len(a & b) / len(a | b) for a, b in both]))
 
 
 def permuted(model: tosica.TOSICA, cells: AnnData) -> dict[str, Any]:

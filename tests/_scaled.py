@@ -69,14 +69,9 @@ def shared_out(counts: np.ndarray) -> np.ndarray:
     return shared
 
 
-def half(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Every second cell of one matrix, the other cells of another."""
-    return np.where(np.arange(len(one))[:, None] % 2 == 0, one, other)
-
-
-def batch(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """A sixth of the cells of one matrix, the other cells of another."""
-    return np.where(np.arange(len(one))[:, None] < len(one) // 6, one, other)
+def half(one: np.ndarray, other: np.ndarray, n: int = 2) -> np.ndarray:
+    """Every second, or nth, cell of one matrix, the other cells of another."""
+    return np.where(np.arange(len(one))[:, None] % n == 0, one, other)
 
 
 def z_scores(x: np.ndarray) -> np.ndarray:
@@ -100,6 +95,7 @@ TAKEN: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "log1p of 1e3": ("log1p", lambda c: log(c, 1e3)),
     "log1p of 1e4": ("log1p", log),
     "log1p of 1e6": ("log1p", lambda c: log(c, 1e6)),
+    "log1p of 1 count is 6": ("log1p", lambda c: log(c, np.expm1(6) * c.sum(1).min())),
     "log1p of reads": ("log1p", lambda c: log(reads(c))),
     "log1p without ambient RNA": ("log1p", lambda c: log(ambient_removed(c))),
     "log1p, rounded": ("log1p", lambda c: log(c).round(3)),
@@ -121,8 +117,10 @@ REFUSED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "ranks of what is expressed": lambda c: np.where(c > 0, rankdata(log(c), axis=1, method="min"), 0),
     "ranks / n": lambda c: rankdata(log(c), axis=1, method="max") / c.shape[1],
     "ranks without ties": lambda c: log(c).argsort(1).argsort(1) + 1.0,
+    "ranks of half of the genes": lambda c: log(c).argsort(1).argsort(1)[:, ::2] + 1.0,
     "one value": lambda c: np.full_like(c, 2.5),
     "half counts, half log1p": lambda c: half(c, log(c)),
     "half log1p, half log2": lambda c: half(log(c), np.log2(1 + 1e4 * shares(c))),
-    "a batch of counts": lambda c: batch(c, log(c)),
+    "half log1p, half not normalized": lambda c: half(log(c), np.log1p(c))[:, ::2],
+    "a batch of counts": lambda c: half(c, log(c), 6),
 }

@@ -34,6 +34,11 @@ SAME_TOTAL = 0.01
 # Multiples of a cell's smallest value are looked at in this range: rounding makes larger ones
 # fractional. A cell says something with this many of them; this share has to be whole.
 _MULTIPLES, _FEWEST_MULTIPLES, _SHARE_WHOLE = (1.5, 8.5), 5, 0.9
+# The most frequent total has at most this share of the cells, where they have four counts or more on
+# average (Poisson): more cells of which one count is 1 were not normalized.
+_SAME_DEPTH = 0.2
+# Ties that are expected of whole numbers; that there are none has a probability of exp(-10) then.
+_ENOUGH_TIES = 10
 # log1p of counts per million stays below 13.9; larger values, if nothing tells, are no logarithm.
 _LARGEST_LOG = 15.0
 # Standard deviation of the logarithm of cells' totals: at most 1.7 for logarithms of five data sets
@@ -104,7 +109,8 @@ class Values(NamedTuple):
         if self.transform is COUNTS:
             others = 2 * n_whole < n_values
         else:
-            others = (2 * n_whole >= n_values) | (_sum_rows(block, data > self.transform.largest) > 0)
+            others = (2 * n_whole >= n_values) & _differ(block, whole)
+            others |= _sum_rows(block, data > self.transform.largest) > 0
         others &= n_values >= 3
         if others.any():
             raise scale_error(where, first_cell + int(others.argmax()))
@@ -224,7 +230,7 @@ def _detect_cells(cells: sp.csr_matrix, where: str) -> Values:
     n_values, n_whole = np.diff(cells.indptr), _sum_rows(cells, whole)
     fractional = (n_values >= 3) & (2 * n_whole < n_values)
     # Counts beside values that are small enough for logarithms.
-    has_counts = ((n_values >= 3) & (n_whole == n_values)).any()
+    has_counts = ((n_values >= 3) & (n_whole == n_values) & _differ(cells, whole)).any()
     is_mixed = has_counts and fractional.any() and cells[fractional].max() <= _LARGEST_LOG
     found: Values | None = None
     if not is_mixed and not _are_ranks(cells):
@@ -315,10 +321,11 @@ def _are_logarithms_of_counts(values: Values) -> bool:
     plain = values.plain.data
     # As exact as single precision is. Normalized counts of few cells may be whole, but not small.
     whole = (np.abs(plain - np.rint(plain)) < 1e-3 + 4e-6 * plain) & (plain > 0.5)
-    cells = np.logical_and.reduceat(whole, values.plain.indptr[:-1])
+    cells, least = np.logical_and.reduceat(whole, values.plain.indptr[:-1]), min_nonzero(values.plain)
     if n_unique_rows(values.plain) < FEWEST:
-        cells &= min_nonzero(values.plain) < 3.5
-    return bool(cells.mean() > _SHARE_WHOLE)
+        return bool((cells & (least < 3.5)).mean() > _SHARE_WHOLE)
+    is_mixed = (cells & (abs(least - 1) < 1e-3)).mean() > _SAME_DEPTH
+    return bool(is_mixed or cells.mean() > _SHARE_WHOLE)
 
 
 def _may_be_logarithms(cells: sp.csr_matrix) -> bool:
@@ -329,10 +336,16 @@ def _may_be_logarithms(cells: sp.csr_matrix) -> bool:
 
 
 def _are_ranks(cells: sp.csr_matrix) -> bool:
-    """Whether the values of each cell rise with their ranks, however ties are ranked."""
-    n_looked_at = 0
+    """Whether the values of each cell rise with their ranks, however ties are ranked, or none of them tie.
+
+    Ranks of genes of which some were left out later do not tie. Whole numbers that are spread evenly
+    up to the largest tie this often (birthday problem), and counts more often: they are not.
+    """
+    n_looked_at, n_ties = 0, np.square(np.diff(cells.indptr)) / (2 * cells.max(axis=1).toarray().ravel())
+    may_be_some = n_ties.sum() > _ENOUGH_TIES and np.array_equal(cells.data, np.rint(cells.data))
     for values, n_equal in (np.unique(part, return_counts=True) for part in np.split(cells.data, cells.indptr[1:-1])):
-        if len(values) <= FEWEST + 1:
+        may_be_some &= n_equal.max() == 1
+        if len(values) <= FEWEST + 1 or may_be_some:
             continue
         last = np.cumsum(n_equal)
         for ranks in (last, last - n_equal + 1, last - (n_equal - 1) / 2):
@@ -342,7 +355,7 @@ def _are_ranks(cells: sp.csr_matrix) -> bool:
         else:
             return False
         n_looked_at += 1
-    return n_looked_at > 0
+    return may_be_some or n_looked_at > 0
 
 
 def _are_standardized(cells: sp.csr_matrix) -> bool:
@@ -409,6 +422,12 @@ def _sum_rows(block: Block, values: np.ndarray) -> np.ndarray:
     if sp.issparse(block):
         return np.diff(np.concatenate([[0], np.cumsum(values)])[block.indptr])
     return values.sum(axis=1)
+
+
+def _differ(block: Block, whole: np.ndarray) -> np.ndarray:
+    """Whether the whole numbers of each row differ: one logarithm may be whole by accident, not two."""
+    values = np.where(whole, np.rint(block.data if sp.issparse(block) else block), 0).astype(np.float64)
+    return _sum_rows(block, whole) * _sum_rows(block, values**2) > _sum_rows(block, values) ** 2
 
 
 # ------------------------------------------------------------------ advice
