@@ -73,7 +73,8 @@ def _with_labeled(query: AnnData, n_labeled: int) -> AnnData:
 
 def _adapt(task: HeldOut, query: Query, model: TOSICA, cells: AnnData, method: str, n_new: int) -> dict[str, Any]:
     began = time.process_time()
-    grown = tosica.TOSICA.load_query_data(cells, model, KNOWN, UNLABELED)
+    unlabeled = UNLABELED if (cells.obs[KNOWN] == UNLABELED).any() else None
+    grown = tosica.TOSICA.load_query_data(cells, model, KNOWN, unlabeled)
     # Before the new label is fitted, nothing may have changed.
     kept = grown.predict(query.test, soft=True)[model.labels].to_numpy()
     changed = float(np.abs(kept - model.predict(query.test, soft=True).to_numpy()).max())
