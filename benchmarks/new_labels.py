@@ -87,12 +87,10 @@ def _over_seeds(runs: pd.DataFrame, column: str) -> str:
 
 def _comparison(runs: pd.DataFrame) -> list[str]:
     rows = [
-        [*names, *(_over_seeds(of_task, c) for c in ("recall", "before", "after", "change"))]
+        [*names, *(_over_seeds(of_task, c) for c in ("recall", "after", "change"))]
         for names, of_task in runs.groupby(["dataset", "query", "method"], sort=False)
     ]
-    head = ["dataset", "query", "method", "recall of the new type"]
-    head += ["macro-F1 before", "macro-F1 after", "change, points"]
-    return table(head, rows)
+    return table(["dataset", "query", "method", "recall of the new type", "macro-F1", "change, points"], rows)
 
 
 def _sizes(runs: pd.DataFrame) -> list[str]:
