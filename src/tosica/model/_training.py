@@ -241,70 +241,29 @@ def fit_network(state: TrainingState) -> None:
 
 
 @torch.inference_mode()
-def add_branches(state: TrainingState) -> None:
-    """Put the linear branch beside the network.
-
-    Its usual weight gives way to a thousand, which leaves nothing of the network, or to none, if that labels more
-    held-out cells right, by two standard errors (McNemar, *Psychometrika* 12, 1947). One part alone comes first: the
-    mean of a good and a poor part has the higher likelihood, and fewer right labels than the good one. The mean takes
-    the place of a part in the same way, and that of the usual sum if the log-likelihood is higher by one and two
-    standard errors: of two sums that are right as often, it tells the one that knows when it is wrong.
-    """
-    if state.linear is None:
-        return
-    data, linear = state.data, state.linear
-    network, truth = _held_out_logits(state)[-1] + linear.adjustment, torch.from_numpy(data.codes[data.val_idx])
-    linear.to_module()
-    if state.settings.calibrate and data.n_val and linear.weight != _ALONE:
-        scores = (_held_out_logits(state)[-1] - network) / linear.weight
-        usual = linear.weight
-        logits = {weight: network + weight * scores for weight in (usual, _ALONE, 0.0, 1.0)}
-        is_right = {weight: (of.argmax(1) == truth).int() for weight, of in logits.items()}
-        for weight in (_ALONE, 0.0, 1.0):
-            gain = is_right[weight] - is_right[linear.weight]
-            if gain.sum() > 2 * gain.abs().sum().sqrt():
-                linear.weight = weight
-        if linear.weight == usual:
-            fitted = (logits[w] / fit_temperature(logits[w], truth, expected=1 + w) for w in (usual, 1.0))
-            loss, of_mean = (F.cross_entropy(each, truth, reduction="none") for each in fitted)
-            # As in Akaike's criterion, a choice has to gain one in all.
-            if (loss - of_mean).sum() > 1 + 2 * (loss - of_mean).std() * math.sqrt(data.n_val):
-                linear.weight = 1.0
-        if linear.weight == _ALONE:
-            logger.warning("train: held-out cells are labelled better without the network, which scores leave out")
-        linear.to_module()
-    state.model.module.temperature.fill_(1 + linear.weight)
-
-
-@torch.inference_mode()
-def _held_out_logits(state: TrainingState) -> list[torch.Tensor]:
-    """Score the held-out cells with each choice of modalities."""
-    module = state.model.module
-    return [
-        torch.cat(
-            [
-                torch.empty(0, len(state.model.labels)),
-                *(
-                    module(b, inference_kwargs={"modalities": choice})[1]["logits"].float().cpu()
-                    for b in state.data.val_dataloader(whole=True)
-                ),
-            ]
-        )
-        for choice in module.modality_choices
-    ]
-
-
-@torch.inference_mode()
 def calibrate(state: TrainingState) -> None:
-    """Fit the temperature to the held-out cells, and keep what label sets need."""
-    model, data = state.model, state.data
+    """Put the linear branch beside the network, fit the temperature to the held-out cells, and keep what sets need."""
+    model, data, linear = state.model, state.data, state.linear
+    if linear is not None:
+        linear.to_module()
+        model.module.temperature.fill_(1 + linear.weight)
     if not state.settings.calibrate or not data.n_val:
         return
-    logits, truth = _held_out_logits(state), torch.from_numpy(data.codes[data.val_idx])
+    truth = torch.from_numpy(data.codes[data.val_idx])
+    network, logits = _held_out_logits(state)
+    if linear is not None and linear.weight != _ALONE:
+        usual, network = linear.weight, [each + linear.adjustment for each in network]
+        scores = [(both - alone) / usual for both, alone in zip(logits, network, strict=True)]
+        linear.weight = _choose_weight(network[-1], scores[-1], truth, usual)
+        if linear.weight != usual:
+            linear.to_module()
+            logits = [alone + linear.weight * of_branch for alone, of_branch in zip(network, scores, strict=True)]
+        if linear.weight == _ALONE:
+            logger.warning("train: held-out cells are labelled better without the network, which scores leave out")
     # With all modalities; dividing by the temperature does not change which label is best.
     model.training_.held_out_codes = torch.stack([truth, logits[-1].argmax(1)]).numpy()
     # The sum of the weights of both branches, which the sum of their logits is divided by.
-    expected = 1.0 if state.linear is None else 1.0 + state.linear.weight
+    expected = 1.0 if linear is None else 1.0 + linear.weight
     fit_temperatures(model, logits, truth, [expected] * len(logits))
     if model.training_.refitted:
         model.training_.held_out_probabilities = model.training_.held_out_codes = None
@@ -312,6 +271,47 @@ def calibrate(state: TrainingState) -> None:
             "train: the held-out cells were trained on in an earlier training, so that probabilities may be too high "
             "and there are no label sets: make a new model, or train with refit=False from the start"
         )
+
+
+def _held_out_logits(state: TrainingState) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Score the held-out cells with each choice of modalities: by the network alone, and by both branches."""
+    module = state.model.module
+    network: list[torch.Tensor] = []
+    both: list[torch.Tensor] = []
+    for choice in module.modality_choices:
+        pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for cells in state.data.val_dataloader(whole=True):
+            encoded, scored = module(cells, inference_kwargs={"modalities": choice})[:2]
+            pairs.append((module.head(encoded["latent"]).float().cpu(), scored["logits"].float().cpu()))
+        of_network, of_both = map(torch.cat, zip(*pairs, strict=True))
+        network.append(of_network)
+        both.append(of_both)
+    return network, both
+
+
+def _choose_weight(network: torch.Tensor, scores: torch.Tensor, truth: torch.Tensor, usual: float) -> float:
+    """Choose the weight of the linear branch beside the network by the held-out cells.
+
+    The usual weight gives way to a thousand, which leaves nothing of the network, or to none, if that labels more
+    cells right, by two standard errors (McNemar, *Psychometrika* 12, 1947). One part alone comes first: the mean of a
+    good and a poor part has the higher likelihood, and fewer right labels than the good one. The mean takes the place
+    of a part in the same way, and that of the usual sum if the log-likelihood is higher by one and two standard
+    errors: of two sums that are right as often, it tells the one that knows when it is wrong.
+    """
+    chosen = usual
+    logits = {weight: network + weight * scores for weight in (usual, _ALONE, 0.0, 1.0)}
+    is_right = {weight: (of.argmax(1) == truth).int() for weight, of in logits.items()}
+    for weight in (_ALONE, 0.0, 1.0):
+        gain = is_right[weight] - is_right[chosen]
+        if gain.sum() > 2 * gain.abs().sum().sqrt():
+            chosen = weight
+    if chosen == usual:
+        fitted = (logits[w] / fit_temperature(logits[w], truth, expected=1 + w) for w in (usual, 1.0))
+        loss, of_mean = (F.cross_entropy(each, truth, reduction="none") for each in fitted)
+        # As in Akaike's criterion, a choice has to gain one in all.
+        if (loss - of_mean).sum() > 1 + 2 * (loss - of_mean).std() * math.sqrt(len(truth)):
+            return 1.0
+    return chosen
 
 
 def refit(state: TrainingState) -> None:
@@ -354,7 +354,6 @@ PHASES: tuple[Phase, ...] = (
     _trainer.make_trainer,
     fit_linear,
     fit_network,
-    add_branches,
     calibrate,
     refit,
     describe_reference,
