@@ -2,7 +2,7 @@
 
 Synthetic counts, 3 000 genes and a model with all defaults. Each measurement is a process of its
 own. Of large files a share is annotated. ``--whole`` names a file that is annotated as a whole,
-once without and once with kills, and trained on for an epoch, from Zarr and in memory.
+once without and once with kills, and trained on for an epoch.
 """
 
 from __future__ import annotations
@@ -77,8 +77,7 @@ def measure_whole(folder: Path, n_cells: int) -> dict[str, Any]:
     result["kills"] = _annotate_with_kills(folder, n_cells, result["annotate"]["seconds"])
     result["same"] = same_files(plain, killed)
     shutil.rmtree(killed)
-    for way in ("zarr", "memory"):
-        result[f"train_{way}"] = in_process("train", folder, n_cells, way, 0)
+    result["train"] = in_process("train", folder, n_cells, "zarr", 0)
     return result
 
 
@@ -171,12 +170,12 @@ def report(result: dict[str, Any]) -> str:
         "",
     ]
     if result.get("whole"):
-        lines += [*_whole(result["whole"], measured, files), ""]
+        lines += [*_whole(result["whole"]), ""]
     disk = result["disk_bytes"]
     lines += [
         f"A part of the output takes {disk['parts']:.0f} bytes a cell (attention to 300 gene sets), the output",
         "without `X`",
-        f"{disk['output']:.0f}. No GPU was measured.",
+        f"{disk['output']:.0f}.",
         "",
         *version_lines(result),
     ]
@@ -186,40 +185,26 @@ def report(result: dict[str, Any]) -> str:
 _TITLES = {"annotate": "## Annotation", "train": "## Training"}
 
 
-def _whole(whole: dict[str, Any], measured: pd.DataFrame, files: list[int]) -> list[str]:
-    annotated, trained = whole["annotate"], whole["train_zarr"]
-    rate = annotated["cells"] / annotated["seconds"]
-    in_memory = float(measured.loc[("annotate", files[0], "memory"), "rate"])
-    of_memory = whole["train_memory"]["cells"] / whole["train_memory"]["network"]
+def _whole(whole: dict[str, Any]) -> list[str]:
     moments = ", ".join(f"{moment:.0f}" for moment in whole["kills"]["moments"])
-    rows: list[list[Any]] = [
-        ["annotate, from Zarr to Zarr", annotated["seconds"] / 60, rate, rate / in_memory, "", annotated["peak_mb"]]
+    trained = f"train, an epoch of {format_thousands(whole['train']['cells'])} of the cells, from Zarr"
+    rows = [
+        [
+            what,
+            found["seconds"] / 60,
+            found["cells"] / found["network" if "network" in found else "seconds"],
+            found["peak_mb"],
+        ]
+        for what, found in (("annotate, from Zarr to Zarr", whole["annotate"]), (trained, whole["train"]))
     ]
-    for way in ("zarr", "memory"):
-        found = whole[f"train_{way}"]
-        learned = found["cells"] / found["network"]
-        rows.append(
-            [
-                f"train on {format_thousands(found['cells'])} of the cells, {NAMES[way]}",
-                found["network"] / 60,
-                learned,
-                learned / of_memory,
-                f"{found['validation_loss']:.4f}",
-                found["peak_mb"],
-            ]
-        )
-    head = ["work", "minutes", "cells per second", "ratio", "validation loss", "peak memory, MB"]
     same = "the same bytes" if whole["same"] else "OTHER BYTES"
     return [
         f"## A whole file: {format_thousands(whole['file'])} cells",
         "",
-        *table(head, rows),
+        *table(["work", "minutes, everything", "cells per second", "peak memory, MB"], rows),
         "",
-        f"The ratio of the annotation is to {format_thousands(files[0])} cells in memory, that of "
-        "the training to the same file in memory.",
-        f"Everything of the training from Zarr took {trained['seconds'] / 60:.1f} minutes, with "
-        "labels that are checked, the linear",
-        "branch and calibration. A second annotation was killed by SIGKILL",
+        "Everything of the training is also labels that are checked, the linear branch and calibration; cells per",
+        "second are those of the network. A second annotation was killed by SIGKILL",
         f"{len(whole['kills']['moments'])} times, {moments} seconds after each start, and begun "
         f"again each time: its output has {same}.",
     ]
