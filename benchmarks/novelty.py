@@ -188,6 +188,11 @@ def means(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.groupby(["task", "query"])[[*SCORES, *SMALL]].mean()
 
 
+def title_of(task: str, query: str) -> str:
+    """What a task is called; without an arrow if the query is of the reference's batch."""
+    return TASKS[task].what.split(" →")[0] if query == "within" else TASKS[task].what
+
+
 def report(result: dict[str, Any]) -> str:
     """The page."""
     runs = pd.DataFrame(result["runs"])
@@ -196,10 +201,7 @@ def report(result: dict[str, Any]) -> str:
     rows = []
     for query, what in QUERIES.items():
         of = by_task.xs(query, level="query")
-        titles = {name: TASKS[name].what for name in tasks if name in of.index}
-        if query == "within":
-            titles = {name: title.split(" →")[0] for name, title in titles.items()}
-        rows += [[title, *_shown(of.loc[name])] for name, title in titles.items()]
+        rows += [[title_of(name, query), *_shown(of.loc[name])] for name in tasks if name in of.index]
         rows.append([f"**mean, {what}**", *_shown(of.mean())])
     best = by_task[peers].max(axis=1)
     gaps, of_query = by_task["novelty"] - best, by_task.assign(best=best).groupby("query").mean().round(2)
@@ -210,8 +212,8 @@ def report(result: dict[str, Any]) -> str:
         "Written by `python -m benchmarks.novelty`. Types in turn are left out of a reference, half of a batch; the",
         "queries are the other half and another batch, with 4, 20 or all cells of the type. Means over types, numbers",
         f"of cells and {runs['seed'].nunique()} splits: the AUROC of new cells against all others (0.5 is chance), and",
-        f"the shares of known and of new cells with a p-value of `tl.novelty` up to {LEVEL}, and of `annotate`, which",
-        "scores each cell alone, while `tl.novelty` takes off what the query has in common. Mahalanobis has",
+        f"the shares of known and of new cells with a p-value of `tl.novelty` up to {LEVEL}, and of `annotate`, whose",
+        "score is of each cell alone, while `tl.novelty` takes off what the query has in common. Mahalanobis has",
         f"{N_COMPONENTS} principal components, the ensemble {N_MODELS} models. What the score adds up was chosen on",
         f"earlier splits of these data, except for the mouse. Models are small: 50 gene sets of {N_GENES} genes, at",
         f"most {MOST} cells of a label, ten epochs.",
@@ -221,8 +223,8 @@ def report(result: dict[str, Any]) -> str:
             f" each task {of_query['best'][name]:.2f}."
             for name, what in QUERIES.items()
         ),
-        f"It is furthest below another score in {TASKS[task].what}, {QUERIES[query]} ({gaps.min():.2f}). Without an",
-        "arrow, the query is of the reference's batch. At most",
+        f"It is furthest below another score in {title_of(task, query)} ({gaps.min():.2f}). Without an arrow,",
+        "the query is of the reference's batch. At most",
         f"{most_false:.0f} % of the known cells of a task have a small p-value, but most new cells have none: rank",
         "cells by the score.",
         "",
