@@ -214,7 +214,7 @@ def demo(session: Session, out: Path, seed: int) -> None:
     """Train on 490 of the 700 PBMCs that scanpy ships, annotate the rest, and write a report.
 
     The labels are held against the known ones and against a logistic regression. Works offline, in
-    some 20 seconds.
+    some 15 seconds.
     """
     load("tosica._demo")
     from tosica._demo import run_demo

@@ -445,8 +445,8 @@ def parse_gmt(data: bytes, source: str) -> dict[str, list[str]]:
 def _are_genes(descriptions: list[str], genes: Iterable[str]) -> bool:
     """Whether most of what stands for descriptions are genes."""
     given = {text for text in descriptions if text and text.lower() != _NO_DESCRIPTION}
-    # Most are the same text, an address or a sentence, which takes no table of genes to tell.
-    if 2 * len(given) <= len(descriptions) or any(" " in text or "/" in text for text in given):
+    # Most are the same text, an accession, an address or a sentence: that takes no table of genes to tell.
+    if 2 * len(given) <= len(descriptions) or any(re.search(r"[ /:]", text) for text in given):
         return False
     known = {gene.upper() for gene in genes}
     for organism in ORGANISMS if 2 * sum(text.upper() in known for text in given) < len(given) else ():

@@ -46,9 +46,13 @@ _ROUND = np.float32(1.5 * 2**23)
 _POLYNOMIAL = tuple(np.float32(c) for c in (1, 0.693147004, 0.240222424, 0.0555073358, 0.00967151299, 0.00132647296))
 
 # Fast math without the flags under which NaN would be lost.
-jit = nb.njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz", "arcp"})
+_FAST: dict[str, Any] = {"error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz", "arcp"}}
+kernel = nb.njit(nogil=True, cache=True, **_FAST)
+# Parts are not called from Python: what would allow it takes a fifth of the time to compile.
+_INSIDE: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+part = nb.njit(**_FAST, **_INSIDE)
 # For what must be computed in the order that it is written in.
-jit_in_order = nb.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+part_in_order = nb.njit(error_model="numpy", fastmath={"contract"}, **_INSIDE)
 
 
 def attend(qkv: Tensor, *, mean: bool = False) -> tuple[Tensor, Tensor | None]:
@@ -77,7 +81,7 @@ def attend(qkv: Tensor, *, mean: bool = False) -> tuple[Tensor, Tensor | None]:
     weights = qkv.new_empty(len(qkv), qkv.shape[1], qkv.shape[1]) if mean else nothing
     # Autograd functions are named in a profile; this is not one, so it is named here.
     with torch.profiler.record_function("attend"):
-        _run(_forward, qkv, mixed, nothing, weights)
+        _run_forward(qkv, mixed, nothing, weights)
     return mixed, weights if mean else None
 
 
@@ -97,7 +101,7 @@ class _Attend(torch.autograd.Function):
         n_cells, n_tokens, _, n_heads, width = qkv.shape
         mixed = qkv.new_empty(n_cells, n_tokens, n_heads, width)
         logsumexp = qkv.new_empty(n_cells, n_heads, n_tokens)
-        _run(_forward, qkv, mixed, logsumexp, qkv.new_empty(0, 0, 0))
+        _run_forward(qkv, mixed, logsumexp, qkv.new_empty(0, 0, 0))
         ctx.save_for_backward(qkv, mixed, logsumexp)
         return mixed
 
@@ -105,24 +109,53 @@ class _Attend(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> Tensor:
         qkv, mixed, logsumexp = ctx.saved_tensors
-        of_qkv = torch.empty_like(qkv)
-        _run(_backward, qkv, mixed, logsumexp, slope.contiguous(), of_qkv)
-        return of_qkv
+        return _run_backward(qkv, mixed, logsumexp, slope.contiguous())
 
 
-def _run(kernel: Callable[..., None], qkv: Tensor, *tensors: Tensor) -> None:
-    """Run a kernel over all cells and heads, on the caller's thread."""
-    arrays = [tensor.detach().numpy() for tensor in tensors]
+def _run_forward(qkv: Tensor, mixed: Tensor, logsumexp: Tensor, mean: Tensor) -> None:
+    """Fill in the mixed values, and the other two unless they are empty, on the caller's thread."""
+    n_heads, n_rows, n_columns, width = _padded(qkv)
+    # So the weights of the padding are next to nothing.
+    padding = qkv.new_full((n_columns,), float(_FAR_BELOW))
+    padding[: qkv.shape[1]] = 0
+    shapes = (
+        *((n_heads, n_rows, width), (n_heads, width, n_columns), (n_heads, width, n_columns), (n_rows, width)),
+        *((_ROWS, n_columns), (_BLOCK, n_columns), (_ROWS,), (_ROWS,), (n_heads,)),
+    )
+    _run(_forward, qkv, mixed, logsumexp, mean, padding, *map(qkv.new_zeros, shapes))
+
+
+def _run_backward(qkv: Tensor, mixed: Tensor, logsumexp: Tensor, slope: Tensor) -> Tensor:
+    """Compute the gradient of queries, keys and values, on the caller's thread."""
+    _, n_rows, n_columns, width = _padded(qkv)
+    of_qkv, rows, columns = torch.empty_like(qkv), (n_rows, width), (width, n_columns)
+    shapes = (*(rows, rows, rows, columns, columns, columns, columns), *2 * ((_ROWS, n_columns),), *2 * ((n_rows,),))
+    _run(_backward, qkv, mixed, logsumexp, slope[:, :, None], of_qkv, *map(qkv.new_zeros, shapes))
+    return of_qkv
+
+
+def _padded(qkv: Tensor) -> tuple[int, int, int, int]:
+    """Number of heads, and with padding number of rows and columns and width of a head."""
+    _, n, _, n_heads, width = qkv.shape
+    return n_heads, n + _ROWS, -(-n // _LANES) * _LANES, width + width % 2
+
+
+def _run(loops: Callable[..., None], qkv: Tensor, *tensors: Tensor) -> None:
+    """Run compiled loops over all cells and heads.
+
+    Its working space is made by torch, which lets it start at a cache line, as the widest registers
+    want it, and needs no compilation.
+    """
     # Unlike the length of an axis, the length of a tuple is known to the compiler.
     width = (0,) * qkv.shape[-1]
     scale = np.float32(qkv.shape[-1] ** -0.5 * _LOG2_E)
-    kernel(qkv.detach().numpy(), scale, *arrays, width)
+    loops(scale, *(tensor.detach().numpy() for tensor in (qkv, *tensors)), width)
 
 
 # ------------------------------------------------------------------ numbers
 
 
-@jit_in_order
+@part_in_order
 def _times_power(y, shifted):  # type: ignore[no-untyped-def]
     """``y * 2 ** k`` for the whole number k in the last bits of ``shifted``."""
     exponent = np.int32(np.float32(shifted).view(np.int32)) << np.int32(23)
@@ -130,7 +163,7 @@ def _times_power(y, shifted):  # type: ignore[no-untyped-def]
     return np.int32(bits).view(np.float32)
 
 
-@jit_in_order
+@part_in_order
 def _exp2(x):  # type: ignore[no-untyped-def]
     """``2 ** x`` for x up to 127; values below -126 count as -126."""
     x = max(x, _LOWEST)
@@ -145,25 +178,10 @@ def _exp2(x):  # type: ignore[no-untyped-def]
     return _times_power(y, shifted)
 
 
-@nb.njit(nogil=True, cache=True)
-def _aligned_zeros(n_rows, n_columns):  # type: ignore[no-untyped-def]
-    """Zeros in single precision that start at a cache line, which the widest registers load."""
-    flat = np.zeros(n_rows * n_columns + 16, np.float32)
-    start = (-(flat.ctypes.data // 4)) % 16
-    return flat[start : start + n_rows * n_columns].reshape(n_rows, n_columns)
-
-
 # ------------------------------------------------------------------ parts
 
 
-@jit
-def _exp2_in_place(scores):  # type: ignore[no-untyped-def]
-    for r in range(_ROWS):
-        for j in range(scores.shape[1]):
-            scores[r, j] = _exp2(scores[r, j])
-
-
-@jit
+@part
 def _multiply(rows, i, start, columns, out, width):  # type: ignore[no-untyped-def]
     """``out[r, j] = start[i + r] + sum_d rows[i + r, d] columns[d, j]``."""
     for r in range(_ROWS):
@@ -174,7 +192,7 @@ def _multiply(rows, i, start, columns, out, width):  # type: ignore[no-untyped-d
             out[r, j] = total
 
 
-@jit
+@part
 def _weighted_sums(weights, columns, out, i):  # type: ignore[no-untyped-def]
     """``out[i + r, d] = sum_j weights[r, j] columns[d, j]``, two columns at a time."""
     for d in range(0, columns.shape[0], 2):
@@ -194,7 +212,7 @@ def _weighted_sums(weights, columns, out, i):  # type: ignore[no-untyped-def]
         out[i, d + 1], out[i + 1, d + 1], out[i + 2, d + 1], out[i + 3, d + 1] = b0, b1, b2, b3
 
 
-@jit
+@part
 def _add_outer(weights, rows, i, out):  # type: ignore[no-untyped-def]
     """``out[d, j] += sum_r weights[r, j] rows[i + r, d]``, two columns at a time."""
     for d in range(0, out.shape[0], 2):
@@ -206,40 +224,34 @@ def _add_outer(weights, rows, i, out):  # type: ignore[no-untyped-def]
             out[d + 1, j] += w0 * b0 + w1 * b1 + w2 * b2 + w3 * b3
 
 
-@jit
-def _load_rows(table, cell, head, factor, out, width):  # type: ignore[no-untyped-def]
+@part
+def _load_rows(table, cell, kind, head, factor, out, width):  # type: ignore[no-untyped-def]
     """Copy one head times a factor, tokens in rows; return the largest norm of a row."""
     longest = _ZERO
     for i in range(table.shape[1]):
         square = _ZERO
         for d in range(len(width)):
-            out[i, d] = table[cell, i, head, d] * factor
+            out[i, d] = table[cell, i, kind, head, d] * factor
             square += out[i, d] * out[i, d]
         longest = max(longest, square)
     return np.sqrt(longest)
 
 
-@jit
-def _load_columns(table, cell, head, out, width):  # type: ignore[no-untyped-def]
+@part
+def _load_columns(table, cell, kind, head, out, width):  # type: ignore[no-untyped-def]
     """Copy one head, tokens in columns; return the largest norm of a column."""
     longest = _ZERO
     for i in range(table.shape[1]):
         square = _ZERO
         for d in range(len(width)):
-            value = table[cell, i, head, d]
+            value = table[cell, i, kind, head, d]
             out[d, i] = value
             square += value * value
         longest = max(longest, square)
     return np.sqrt(longest)
 
 
-@jit
-def _padded_shape(n, width):  # type: ignore[no-untyped-def]
-    """Number of rows and columns, and width of a head, with padding."""
-    return n + _ROWS, -(-n // _LANES) * _LANES, len(width) + len(width) % 2
-
-
-@jit_in_order
+@part_in_order
 def _score(query, i, key, j, start, width):  # type: ignore[no-untyped-def]
     """``start + sum_d query[i, d] key[d, j]``, as two sums, which a processor adds up at once."""
     even, odd = start, _ZERO
@@ -251,7 +263,7 @@ def _score(query, i, key, j, start, width):  # type: ignore[no-untyped-def]
     return even + odd
 
 
-@jit
+@part
 def _exponentiate(query, i, shift, key, padding, weights, totals, width):  # type: ignore[no-untyped-def]
     """``weights[r, j] = 2 ** (score of row i + r - shift[r])``, and their sum over j."""
     for r in range(0, _ROWS, 2):
@@ -267,42 +279,47 @@ def _exponentiate(query, i, shift, key, padding, weights, totals, width):  # typ
         totals[r], totals[r + 1] = total, other
 
 
-@jit
-def _forward(qkv, scale, mixed, logsumexp, mean, width):  # type: ignore[no-untyped-def]
+@part
+def _find_shift(query, i, key, n, longest, shift, width):  # type: ignore[no-untyped-def]
+    """The largest score of each row, which its scores are shifted by, or 0 if none can be large."""
+    for r in range(_ROWS):
+        shift[r] = _ZERO
+        if not longest < _MAX_UNSHIFTED:
+            shift[r] = _FAR_BELOW
+            for j in range(n):
+                shift[r] = max(shift[r], _score(query, i + r, key, j, _ZERO, width))
+
+
+@part
+def _add_row(weights, r, factor, out, i, is_first):  # type: ignore[no-untyped-def]
+    """``out[i] += weights[r] * factor``, or without what was there before."""
+    if is_first:
+        for j in range(weights.shape[1]):
+            out[i, j] = weights[r, j] * factor
+    else:
+        for j in range(weights.shape[1]):
+            out[i, j] += weights[r, j] * factor
+
+
+@kernel
+def _forward(  # type: ignore[no-untyped-def]
+    scale, qkv, mixed, logsumexp, mean, padding, query, key, value, sums, weights, block, shift, totals, longest, width
+):
     n, n_heads = qkv.shape[1], qkv.shape[3]
-    n_rows, n_columns, wide = _padded_shape(n, width)
-    query, sums = _aligned_zeros(n_heads * n_rows, wide), _aligned_zeros(n_rows, wide)
-    key = _aligned_zeros(n_heads * wide, n_columns)
-    value = _aligned_zeros(n_heads * wide, n_columns)
-    weights, block = _aligned_zeros(_ROWS, n_columns), _aligned_zeros(_BLOCK, n_columns)
-    padding, zeros = _aligned_zeros(1, n_columns)[0], np.zeros(n_rows, np.float32)
-    shift, totals = np.zeros(_ROWS, np.float32), np.zeros(_ROWS, np.float32)
-    shifted = np.zeros(n_heads, np.bool_)
-    # So the weights of the padding are next to nothing.
-    padding[n:] = _FAR_BELOW
     share = _ONE / np.float32(n_heads)
     for cell in range(len(qkv)):
         for head in range(n_heads):
-            rows, columns = head * n_rows, head * wide
-            longest = _load_rows(qkv[:, :, 0], cell, head, scale, query[rows:], width)
-            longest *= _load_columns(qkv[:, :, 1], cell, head, key[columns:], width)
-            _load_columns(qkv[:, :, 2], cell, head, value[columns:], width)
-            shifted[head] = not longest < _MAX_UNSHIFTED
+            longest[head] = _load_rows(qkv, cell, 0, head, scale, query[head], width)
+            longest[head] *= _load_columns(qkv, cell, 1, head, key[head], width)
+            _load_columns(qkv, cell, 2, head, value[head], width)
         # The weights of a few rows stay in the cache while the heads are added up.
         for first in range(0, n, _BLOCK):
             stop = min(first + _BLOCK, n)
             for head in range(n_heads):
-                of_query = query[head * n_rows : (head + 1) * n_rows]
-                of_key = key[head * wide : (head + 1) * wide]
-                of_value = value[head * wide : (head + 1) * wide]
-                shift[:] = _ZERO
                 for i in range(first, stop, _ROWS):
-                    if shifted[head]:
-                        _multiply(of_query, i, zeros, of_key, weights, width)
-                        for r in range(_ROWS):
-                            shift[r] = weights[r, :n].max()
-                    _exponentiate(of_query, i, shift, of_key, padding, weights, totals, width)
-                    _weighted_sums(weights, of_value, sums, i)
+                    _find_shift(query[head], i, key[head], n, longest[head], shift, width)
+                    _exponentiate(query[head], i, shift, key[head], padding, weights, totals, width)
+                    _weighted_sums(weights, value[head], sums, i)
                     for r in range(min(_ROWS, stop - i)):
                         factor = _ONE / totals[r]
                         for d in range(len(width)):
@@ -317,55 +334,57 @@ def _forward(qkv, scale, mixed, logsumexp, mean, width):  # type: ignore[no-unty
                         mean[cell, i, j] = block[i - first, j]
 
 
-@jit
-def _add_row(weights, r, factor, out, i, is_first):  # type: ignore[no-untyped-def]
-    """``out[i] += weights[r] * factor``, or without what was there before."""
-    if is_first:
-        for j in range(weights.shape[1]):
-            out[i, j] = weights[r, j] * factor
-    else:
-        for j in range(weights.shape[1]):
-            out[i, j] += weights[r, j] * factor
-
-
-@jit
-def _backward(qkv, scale, mixed, logsumexp, slope, out, width):  # type: ignore[no-untyped-def]
-    n, n_heads = qkv.shape[1], qkv.shape[3]
-    n_rows, n_columns, wide = _padded_shape(n, width)
-    query, of_mixed = _aligned_zeros(n_rows, wide), _aligned_zeros(n_rows, wide)
-    key, value = _aligned_zeros(wide, n_columns), _aligned_zeros(wide, n_columns)
-    of_query = _aligned_zeros(n_rows, wide)
-    of_key, of_value = np.empty_like(key), np.empty_like(value)
-    weights = _aligned_zeros(_ROWS, n_columns)
-    of_scores = np.empty_like(weights)
-    less, common = np.zeros(n_rows, np.float32), np.zeros(n_rows, np.float32)
-    for unit in range(len(qkv) * n_heads):
-        cell, head = divmod(unit, n_heads)
-        _load_rows(qkv[:, :, 0], cell, head, scale, query, width)
-        _load_columns(qkv[:, :, 1], cell, head, key, width)
-        _load_columns(qkv[:, :, 2], cell, head, value, width)
-        _load_rows(slope, cell, head, _ONE, of_mixed, width)
-        for i in range(n):
-            less[i] = -logsumexp[cell, head, i]
-            common[i] = _ZERO
-            for d in range(len(width)):
-                common[i] -= of_mixed[i, d] * mixed[cell, i, head, d]
-        of_key[:] = _ZERO
-        of_value[:] = _ZERO
-        for i in range(0, n, _ROWS):
-            _multiply(query, i, less, key, weights, width)
-            _exp2_in_place(weights)
-            # A score of zero in the padding may be far above the scores of the tokens.
-            weights[:, n:] = _ZERO
-            _multiply(of_mixed, i, common, value, of_scores, width)
-            for r in range(_ROWS):
-                for j in range(n_columns):
-                    of_scores[r, j] *= weights[r, j]
-            _weighted_sums(of_scores, key, of_query, i)
-            _add_outer(of_scores, query, i, of_key)
-            _add_outer(weights, of_mixed, i, of_value)
-        for i in range(n):
-            for d in range(len(width)):
-                out[cell, i, 0, head, d] = of_query[i, d] * (scale * _LN_2)
-                out[cell, i, 1, head, d] = of_key[d, i] * _LN_2
-                out[cell, i, 2, head, d] = of_value[d, i]
+@kernel
+def _backward(  # type: ignore[no-untyped-def]
+    scale,
+    qkv,
+    mixed,
+    logsumexp,
+    slope,
+    out,
+    query,
+    of_query,
+    of_mixed,
+    key,
+    value,
+    of_key,
+    of_value,
+    weights,
+    of_scores,
+    less,
+    common,
+    width,
+):
+    n = qkv.shape[1]
+    for cell in range(len(qkv)):
+        for head in range(qkv.shape[3]):
+            _load_rows(qkv, cell, 0, head, scale, query, width)
+            _load_columns(qkv, cell, 1, head, key, width)
+            _load_columns(qkv, cell, 2, head, value, width)
+            _load_rows(slope, cell, 0, head, _ONE, of_mixed, width)
+            for i in range(n):
+                less[i] = -logsumexp[cell, head, i]
+                common[i] = _ZERO
+                for d in range(len(width)):
+                    common[i] -= of_mixed[i, d] * mixed[cell, i, head, d]
+            for d in range(of_key.shape[0]):
+                for j in range(of_key.shape[1]):
+                    of_key[d, j] = of_value[d, j] = _ZERO
+            for i in range(0, n, _ROWS):
+                _multiply(query, i, less, key, weights, width)
+                _multiply(of_mixed, i, common, value, of_scores, width)
+                for r in range(_ROWS):
+                    for j in range(n):
+                        weights[r, j] = _exp2(weights[r, j])
+                        of_scores[r, j] *= weights[r, j]
+                    # A score of zero in the padding may be far above the scores of the tokens.
+                    for j in range(n, weights.shape[1]):
+                        weights[r, j] = of_scores[r, j] = _ZERO
+                _weighted_sums(of_scores, key, of_query, i)
+                _add_outer(of_scores, query, i, of_key)
+                _add_outer(weights, of_mixed, i, of_value)
+            for i in range(n):
+                for d in range(len(width)):
+                    out[cell, i, 0, head, d] = of_query[i, d] * (scale * _LN_2)
+                    out[cell, i, 1, head, d] = of_key[d, i] * _LN_2
+                    out[cell, i, 2, head, d] = of_value[d, i]
