@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import warnings
 from typing import NamedTuple
+from unittest.mock import patch
 
 import pytest
 from _cells import TOY_SETS
@@ -28,6 +30,7 @@ def run(capsys):
     def call(*arguments):
         capsys.readouterr()
         code = cli.main([str(argument) for argument in arguments])
+        assert gc.isenabled()
         return Result(code, *capsys.readouterr())
 
     return call
@@ -36,10 +39,8 @@ def run(capsys):
 @pytest.fixture(autouse=True)
 def _same_environment():
     """``--threads`` is for the whole process."""
-    before = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(before)
+    with patch.dict(os.environ):
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -47,8 +48,7 @@ def write():
     """Write cells as .h5ad or .zarr; anndata announces another default of Zarr each time."""
 
     def call(adata, path):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             adata.write_zarr(path) if path.suffix == ".zarr" else adata.write_h5ad(path)
 
     return call

@@ -140,7 +140,7 @@ def build_mask(
     max_jaccard
         Largest Jaccard index, above 0, of the genes in the data of two sets that are kept. Of sets
         that are more alike, the one that lists the fewest genes is kept, since it says more; 1 keeps
-        all. None is 0.5 for named collections, in which many sets are nearly the same, and 1 for
+        all. None is 0.5 for named collections, in which many sets are nearly the same, and 1 with
         gene sets of your own.
     organism
         Organism of ``adata``. ``"auto"`` decides by overlap, logs the result, and refuses gene sets
