@@ -100,7 +100,7 @@ def scale(results: Results) -> Figure:
     from benchmarks.scale import NAMES, rates
 
     found = rates(results["scale"]["runs"])["rate"]
-    figure, axes = plt.subplots(1, 2, figsize=(8, 2.8), layout="constrained", sharey=True)
+    figure, axes = plt.subplots(1, 2, figsize=(10, 2.8), layout="constrained", sharey=True)
     for ax, task, title in zip(axes, ("annotate", "train"), ("annotation", "training"), strict=True):
         of = found[task].unstack()
         for i, way in enumerate(name for name in NAMES if name in of):
@@ -115,7 +115,7 @@ def scale(results: Results) -> Figure:
             )
         ax.set(xscale="log", xlabel="cells in the file", title=title)
     axes[0].set(ylabel="cells per second", ylim=(0, None))
-    axes[0].legend(fontsize=7, frameon=False, loc="lower right")
+    figure.legend(*axes[0].get_legend_handles_labels(), fontsize=7, frameon=False, loc="outside right center")
     return figure
 
 

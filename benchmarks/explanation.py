@@ -326,7 +326,8 @@ def report(result: dict[str, Any]) -> str:
         "## Own markers",
         "",
         f"{N_MARKERS} markers of each label come from one half of the cells. They are sets among all others in",
-        f"models of the other half. Labels with fewer than {FEWEST} cells are left out. The share whose own markers come first:",
+        f"models of the other half. Labels with fewer than {FEWEST} cells are left out. The share whose own markers",
+        "come first:",
         "",
     ]
     rows = []

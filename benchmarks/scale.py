@@ -150,25 +150,15 @@ def report(result: dict[str, Any]) -> str:
     for task, ways in (("annotate", ANNOTATE), ("train", TRAIN)):
         lines += [_TITLES[task], ""]
         rows = [
-            [
-                format_thousands(n_cells),
-                NAMES[way],
-                float(found["rate"]),
-                float(found["peak_mb"]),
-                float(found["rate"] / measured.loc[(task, files[0], "memory"), "rate"]),
-            ]
+            [format_thousands(n_cells), NAMES[way], float(found["rate"]), float(found["peak_mb"])]
             for n_cells in files
             for way in ways
             if (task, n_cells, way) in measured.index
             for found in [measured.loc[(task, n_cells, way)]]
         ]
-        head = ["cells in the file", "read", "cells per second", "peak memory, MB", "ratio"]
+        head = ["cells in the file", "read", "cells per second", "peak memory, MB"]
         lines += [*table(head, rows), ""]
-    lines += [
-        f"The ratio is to {format_thousands(files[0])} cells in memory. Memory is that of one "
-        "process; with workers, of the largest one.",
-        "",
-    ]
+    lines += ["Memory is that of one process; with workers, of the largest one.", ""]
     if result.get("whole"):
         lines += [*_whole(result["whole"]), ""]
     disk = result["disk_bytes"]
