@@ -153,14 +153,14 @@ def test_genes_and_gene_sets_are_those_of_attribute(query, toy_model, read):
     assert nothing in read(query).text
 
 
-def test_markers(query, toy_model, read):
-    markers = {"a": ["G0", "G1", "G9", "CD3E"], "b": ["G10"]}
-    page = read(query, model=toy_model, markers=markers)
+@pytest.mark.parametrize("most_dense", [0, 2_000_000])
+def test_markers(query, toy_model, read, monkeypatch, most_dense):
+    monkeypatch.setattr("tosica._report._report._MAX_DENSE", most_dense)
+    page = read(query, model=toy_model, markers={"a": ["G0", "G1", "G9", "CD3E"], "b": ["G10"]})
     rows = page.table("Markers of a in these cells")
     # Genes 0 to 7 are those of the type.
     assert {row[0] for row in rows[:5]} <= {f"G{i}" for i in range(8)}
-    first = {row[0]: row[3] for row in page.table("Genes that tell a")}
-    assert first[rows[0][0]] == "1"
+    assert {row[0]: row[3] for row in page.table("Genes that tell a")}[rows[0][0]] == "1"
     assert "2 of 3 known markers are highest in this label. Not in the data: CD3E." in page.text
     rows = page.table("Known markers of a")
     assert [row[:3] for row in rows] == [["G0", "a", "yes"], ["G1", "a", "yes"], ["G9", "b", "no"]]

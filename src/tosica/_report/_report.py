@@ -196,7 +196,7 @@ _MAX_ROWS = 60
 _N_GENES, _N_GENE_SETS, N_MARKERS = 10, 8, 50
 # A label with fewer cells has no markers of its own.
 _MIN_CELLS = 5
-# Values up to which dense cells are tested as fast as sparse ones, whose loops scanpy first compiles for 2 s.
+# Values up to which dense cells are tested within .1 s; the loops for sparse ones are compiled first, for 2 s.
 _MAX_DENSE = 2_000_000
 _PACKAGES = (
     *("tosica", "anndata", "bokeh", "numpy", "pandas", "scanpy", "scikit-learn", "scipy"),
