@@ -16,16 +16,21 @@ The files in the order in which :meth:`tosica.TOSICA.train` uses them:
 differs from the reference, draws cells like those of the reference, and fits regressions for the
 new labels.
 
+:meth:`tosica.TOSICA.adapt` learns from a query without labels: ``_self_training`` fits the cells of the query that
+the model is sure of beside drawn cells.
+
 Other packages import from here. :class:`~tosica.module._module.LinearBranch` holds the result.
 """
 
 from tosica.linear._audit import find_batch_directions, find_label_errors
 from tosica.linear._classifier import (
     MAX_CELLS,
+    CrossValidated,
     LabeledRows,
     LinearClassifier,
     cross_fit,
     cross_validate,
+    fit_classifier,
     fit_linear_classifier,
     fit_ppca,
     linear_to_network_ratio,
@@ -40,8 +45,10 @@ from tosica.linear._novelty import (
     MIN_CELLS,
     NoveltyStatistics,
     add_doubt,
+    common_shift,
     fit_novelty,
     gene_weights,
     label_excess,
     pvalues,
 )
+from tosica.linear._self_training import Adaptation, limit_confidence, self_train

@@ -15,7 +15,7 @@ from tosica._stats import fit_temperature
 from tosica.linear._logistic import DEFAULT_CONFIG, RegressionConfig, Regressions, fit_regressions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -132,12 +132,54 @@ def fit_linear_classifier(
     The classifier. Its biases contain the logit adjustment of the regression.
     """
     drawn = data.subsample(MAX_CELLS)
-    present, codes = np.unique(drawn.labels, return_inverse=True)
-    x = drawn.expression()
+    return fit_classifier(
+        drawn.expression(),
+        drawn.labels,
+        n_labels,
+        tokens,
+        slices=data.slices,
+        batch_directions=batch_directions,
+        weight=linear_to_network_ratio(len(data.cells)) if weight is None else weight,
+        temperature=temperature,
+        lasso_share=lasso_share,
+        config=config,
+    )
+
+
+def fit_classifier(
+    x: sp.csr_matrix,
+    labels: NDArray[np.integer],
+    n_labels: int,
+    tokens: sp.csr_matrix,
+    *,
+    slices: Sequence[ModalitySlice] = (),
+    batch_directions: NDArray[np.floating] | None = None,
+    weight: float = 1.0,
+    temperature: float = 1.0,
+    lasso_share: float = LASSO_SHARES[-1],
+    config: RegressionConfig = DEFAULT_CONFIG,
+) -> LinearClassifier:
+    """Fit the linear branch to expression in memory.
+
+    Parameters
+    ----------
+    x
+        Log-normalised expression, ``(n_cells, n_genes)``.
+    labels
+        Label of each cell as a number, ``(n_cells,)``.
+    n_labels, tokens, batch_directions, weight, temperature, lasso_share, config
+        As in :func:`fit_linear_classifier`.
+    slices
+        Genes of each modality, by default of one.
+
+    Returns
+    -------
+    The classifier.
+    """
+    present, codes = np.unique(labels, return_inverse=True)
     penalties = {"batch_directions": batch_directions, "gene_sets": tokens, "config": config}
-    fitted = fit_regressions(x, codes, slices=data.slices, **penalties)
+    fitted = fit_regressions(x, codes, slices=slices, **penalties)
     mean = (1 - lasso_share) * fitted.ridge + lasso_share * fitted.lasso
-    weight = linear_to_network_ratio(len(data.cells)) if weight is None else weight
     factor, adjustment = weight / temperature, logit_adjustment(codes) * config.balanced
     pair_weights, is_inactive = split_among_tokens(mean, fitted.relevance, tokens)
     weights = np.zeros((n_labels, pair_weights.shape[1]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -29,6 +29,8 @@ MAX_CELLS_NOVELTY = MAX_CELLS_CROSS_FIT
 _FLOOR_CELL = 0.3
 # Cells of a label that a query must have for the label to count in what the query shares.
 MIN_CELLS = 5
+# Labels that decide by their median what the query shares.
+_FEWEST_VOTES = 3
 # Where scores of known and other cells are compared: new types have high scores, so most of the
 # cells below this quantile are known, unless nine tenths of a label's cells are new.
 _QUANTILE = 0.1
@@ -155,6 +157,63 @@ def label_excess(
             excess[label] = np.subtract(*(np.quantile(side, _QUANTILE) for side in sides))
     middle = 0.0 if np.isnan(excess).all() else np.nanmedian(excess)
     return np.maximum(np.where(np.isnan(excess), middle, excess), 0)
+
+
+class CommonShift(NamedTuple):
+    """What all labels of a query differ by from the reference.
+
+    ``shift`` is ``(n_genes,)``. ``signal`` is the share of its variance that two samples of the same cells would not
+    have, between 0 and 1. If it is 0, the query is of the reference's batch, and to subtract the shift would add noise.
+    """
+
+    shift: NDArray[np.float64]
+    signal: float
+
+
+def common_shift(
+    x: sp.csr_matrix,
+    positions: NDArray[np.integer],
+    statistics: NoveltyStatistics,
+    measured: NDArray[np.bool_] | None = None,
+) -> CommonShift:
+    """Compute the median over labels of the difference between query and reference.
+
+    Parameters
+    ----------
+    x
+        Normalized expression of the query, ``(n_cells, n_genes)``.
+    positions
+        Position of each cell's label in ``statistics.labels``, -1 for none, ``(n_cells,)``.
+    statistics
+        What the model knows of its reference.
+    measured
+        Shape ``(n_genes,)``: ``False`` for genes that the query lacks.
+
+    Returns
+    -------
+    The difference, and which share of it is a difference of batches.
+    """
+    differences = []
+    variances = []
+    n_reference = np.bincount(statistics.cells_labels, minlength=len(statistics.means))
+    for label, mean in enumerate(statistics.means):
+        of_label = positions == label
+        if of_label.sum() >= MIN_CELLS:
+            differences.append(np.asarray(x[of_label].mean(0)).ravel() - mean)
+            variances.append(1 / of_label.sum() + 1 / max(n_reference[label], 1))
+    # Labels that are lacking vote for no difference, so that one label alone decides nothing.
+    while len(differences) < _FEWEST_VOTES:
+        differences.append(np.zeros(x.shape[1]))
+    shift = np.median(differences, axis=0)
+    weights = gene_weights(statistics.variance, 1.0)
+    if measured is not None:
+        shift = shift * measured
+        weights = weights * measured
+    # Variance of a median, as a share of the variance of a cell.
+    of_median = np.pi / 2 * np.mean(variances) / len(differences) if variances else np.inf
+    expected = float(of_median * (weights @ statistics.variance))
+    observed = float(weights @ np.square(shift))
+    return CommonShift(shift, 1 - expected / observed if observed > expected else 0.0)
 
 
 def fit_novelty(

@@ -315,7 +315,9 @@ class AdaptationMixin(SetupMixin):
         if new:
             changed[LabelsField.ORDERED_KEY] = False
         model = self._with_labels([*self.labels, *new], changed)
-        model.training_ = replace(deepcopy(self.training_), certificate=None)
+        result = deepcopy(self.training_)
+        adaptation = None if result.adaptation is None else result.adaptation.forget_before()
+        model.training_ = replace(result, certificate=None, adaptation=adaptation)
         return model
 
     @validate_params()
@@ -375,6 +377,7 @@ class AdaptationMixin(SetupMixin):
             held_out_probabilities=None,
             novelty_statistics=statistics,
             certificate=None,
+            adaptation=None if result.adaptation is None else result.adaptation.take_labels(kept),
         )
         return model
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 import pandas as pd
@@ -46,7 +46,7 @@ from tosica.module import REGISTRY_KEYS
 from tosica.onto._hierarchy import LabelHierarchy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from mudata import MuData
 
@@ -60,6 +60,12 @@ LAYER = Either(first=String(), second=InstanceOf("a dict of modality and layer",
 
 class AnnotationMixin(SetupMixin):
     """What a model says of the cells of a query."""
+
+    if TYPE_CHECKING:
+        adapt: Callable[..., Self]
+
+    adapted_: Self | None = None
+    """The model that the last ``annotate(query, adapt=True)`` made, by which it labelled the query."""
 
     @validate_params(layer=LAYER, confidence=CONFIDENCE, precision=OneOf(*get_args(Precision)))
     def infer(
@@ -187,10 +193,23 @@ class AnnotationMixin(SetupMixin):
         if "novelty" in wanted and statistics is not None:
             known = None if measured is None else measured.cpu().numpy()
             distance, arrays["nearest"] = statistics.score_cells(minibatch.x.cpu().numpy(), known)
-            most = probabilities.max(1).values.float().cpu().numpy()
+            most = self._probability_before(minibatch.x, measured)
+            if most is None:
+                most = probabilities.max(1).values.float().cpu().numpy()
             scores = {"distance": distance, "novelty": add_doubt(distance, most)}
             arrays |= {name: score.astype(np.float32) for name, score in scores.items()}
         return minibatch.start, arrays
+
+    @torch.inference_mode()
+    def _probability_before(self, x: torch.Tensor, measured: torch.Tensor | None) -> np.ndarray | None:
+        """Probability of each cell's best label before the model was adapted; ``None`` if it was not.
+
+        ``x`` is normalised expression, ``(n_cells, n_genes)``.
+        """
+        adaptation, linear = self.training_.adaptation, self.module.linear
+        if adaptation is None or linear is None:
+            return None
+        return adaptation.highest_probability(linear.expression(x, measured).cpu().numpy())
 
     def _distances(self, cells: AnnData, layer: Any, use_raw: bool) -> tuple[np.ndarray, np.ndarray]:
         """Distance of cells from the nearest label, and which it is, as parts of the novelty."""
@@ -213,6 +232,7 @@ class AnnotationMixin(SetupMixin):
         use_raw: bool = False,
         cutoff: Cutoff = DEFAULT_CUTOFF,
         confidence: float = DEFAULT_CONFIDENCE,
+        adapt: bool = False,
         probabilities: bool = False,
         batch_size: int | None = None,
         precision: Precision = "32-true",
@@ -253,6 +273,10 @@ class AnnotationMixin(SetupMixin):
         confidence
             Least probability of a confident answer, if the model's labels have terms of the Cell
             Ontology or parents (:attr:`ontology_term_ids_`, :attr:`label_parents_`).
+        adapt
+            Learn from the query first, as :meth:`adapt` does, if it is of another batch than the reference. The
+            adapted model is then :attr:`adapted_`, which :func:`tosica.tl.attribute` and other functions take to
+            explain the labels. This model stays as it is.
         probabilities
             Also write the probability of every label.
         batch_size
@@ -334,7 +358,12 @@ class AnnotationMixin(SetupMixin):
         if getattr(adata, "isbacked", False) and (copy or adata.is_view):
             what = "a view of a backed AnnData" if adata.is_view else "a backed AnnData with copy=True"
             raise ValueError(f"annotate cannot write to {what}: call adata.to_memory() first.")
-        result = self.infer(
+        model = self
+        if adapt:
+            self.adapted_ = model = self.adapt(
+                adata, layer=layer, use_raw=use_raw, enable_progress_bar=enable_progress_bar
+            )
+        result = model.infer(
             adata,
             layer=layer,
             use_raw=use_raw,

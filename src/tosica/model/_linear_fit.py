@@ -93,6 +93,11 @@ class LinearFit:
                 "types, or pass gene sets that describe them to build_mask."
             )
 
+    @property
+    def penalties(self) -> linear.CrossValidated:
+        """Penalties of the regression of all modalities."""
+        return self._chosen[0]
+
     def fit(self) -> None:
         """Fit the regressions, to the training cells as they are now; with several modalities, also to each alone."""
         rows = self.rows[self.data.train_idx]

@@ -16,7 +16,7 @@ from scvi.data import AnnDataManager
 from tosica import hub
 from tosica._checks import Names, Number, validate_params
 from tosica._files import as_os_error, find_model, is_temporary, replace_file
-from tosica.linear import NoveltyStatistics
+from tosica.linear import Adaptation, CrossValidated, NoveltyStatistics, RegressionConfig
 from tosica.model._device import ACCELERATOR, DEVICE
 from tosica.model._legacy import load_legacy
 from tosica.model._setup import SCVI_ATTRS, SetupMixin, TrainingResult, is_rank_zero
@@ -98,7 +98,7 @@ class SaveLoadMixin(SetupMixin):
             "init_params_": self.init_params_,
             "ontology_term_ids_": self.ontology_term_ids_,
             "label_parents_": self.label_parents_,
-            "training_": asdict(self.training_),
+            "training_": _describe_training(self.training_),
             **{name: getattr(self, name, None) for name in SCVI_ATTRS},
         }
         folder.mkdir(parents=True, exist_ok=True)
@@ -178,6 +178,7 @@ class SaveLoadMixin(SetupMixin):
                 of_file = training["novelty_statistics"].items()
                 arrays = {name: np.asarray(values) for name, values in of_file if name in names}
                 training["novelty_statistics"] = NoveltyStatistics(**arrays)
+            training |= _restore_fits(training)
             model.training_ = TrainingResult(**training)
             for name in SCVI_ATTRS:
                 value = attributes[name]
@@ -580,6 +581,26 @@ def read_plain(path: Path) -> dict[str, Any]:
     if not is_whole:
         raise ValueError(f"{str(path)!r} is damaged: copy or save the model again.")
     return dict(contents)
+
+
+def _describe_training(training: TrainingResult) -> dict[str, Any]:
+    """Turn the results of a training into dicts."""
+    described = asdict(training)
+    if training.regression is not None:
+        described["regression"] = training.regression._asdict() | {"config": asdict(training.regression.config)}
+    return described
+
+
+def _restore_fits(training: dict[str, Any]) -> dict[str, Any]:
+    """Make the penalties and the adaptation of a saved training, which files of earlier versions lack."""
+    restored: dict[str, Any] = {"regression": None, "adaptation": None}
+    if regression := training.get("regression"):
+        config = RegressionConfig(**regression["config"])
+        restored["regression"] = CrossValidated(**{**regression, "config": config})
+    if adaptation := training.get("adaptation"):
+        values: dict[str, Any] = {k: v.numpy() if torch.is_tensor(v) else v for k, v in adaptation.items()}
+        restored["adaptation"] = Adaptation(**values)
+    return restored
 
 
 def digest(contents: Any) -> str:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mudata import MuData
     from scvi.data.fields import BaseAnnDataField
 
-    from tosica.linear import NoveltyStatistics
+    from tosica.linear import Adaptation, CrossValidated, NoveltyStatistics
     from tosica.model._modalities import Modality
     from tosica.module import TokenLayout, TOSICAModule
 
@@ -69,6 +69,10 @@ class TrainingResult:
         Cells with a higher novelty get no confident answer.
     certificate
         What :func:`tosica.tl.certify` measured.
+    regression
+        Temperature, share of the group lasso and penalties of the linear branch, as cross-validation chose them.
+    adaptation
+        To which cells the model was adapted.
     """
 
     label_counts: dict[str, int] | None = None
@@ -79,6 +83,8 @@ class TrainingResult:
     refitted: bool = False
     novelty_cutoff: float | None = None
     certificate: dict[str, float] | None = None
+    regression: CrossValidated | None = None
+    adaptation: Adaptation | None = None
 
 
 class SetupMixin(BaseModelClass):

@@ -18,6 +18,7 @@ from tosica.model._annotation import AnnotationMixin
 from tosica.model._fields import LabelsField
 from tosica.model._modalities import lay_out_tokens, read_modalities
 from tosica.model._save_load import SaveLoadMixin
+from tosica.model._self_training import SelfTrainingMixin
 from tosica.model._setup import TrainingResult
 from tosica.model._tokens import select_tokens
 from tosica.model._training import TrainingMixin
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from tosica.pp._gene_sets import GeneSetsLike
 
 
-class TOSICA(TrainingMixin, AdaptationMixin, AnnotationMixin, SaveLoadMixin):
+class TOSICA(TrainingMixin, SelfTrainingMixin, AdaptationMixin, AnnotationMixin, SaveLoadMixin):
     """Annotate cells with a Transformer whose tokens are gene sets (Chen et al., 2023).
 
     The model is trained on a reference with labels. It gives each cell of a query a label, a
@@ -244,6 +245,7 @@ class TOSICA(TrainingMixin, AdaptationMixin, AnnotationMixin, SaveLoadMixin):
                 f"    labels: {len(self.labels)} ({shown})",
                 f"    network: width {width}, {heads} heads, {layers} layers, {n_parameters:,} parameters"
                 + ("; beside it a linear branch" if self.module.linear is not None else ""),
+                *([] if self.training_.adaptation is None else [f"    {self.training_.adaptation}"]),
             ]
         )
 

@@ -207,23 +207,30 @@ class TrainingPlan(LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """AdamW with a one-cycle schedule over all steps."""
-        named = list(self.module.named_parameters())
-        # The embedding's bias is a table, so the name tells what the shape does not.
-        is_matrix = {name: p.ndim > 1 and not name.endswith("bias") for name, p in named}
-        matrices = [p for name, p in named if is_matrix[name]]
-        others = [p for name, p in named if not is_matrix[name]]
-        optimizer = torch.optim.AdamW(
-            [{"params": matrices, "weight_decay": self.config.weight_decay}, {"params": others, "weight_decay": 0.0}],
-            lr=self.config.lr,
-            fused=self.device.type in ("cpu", "cuda"),
-        )
-        n_steps = int(self.trainer.estimated_stepping_batches)
-        # torch divides by the steps of the rise less one.
-        warmup = 2 / n_steps if self.config.warmup * n_steps == 1 else self.config.warmup
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, max_lr=self.config.lr, total_steps=n_steps, pct_start=min(warmup, 1.0)
-        )
+        optimizer, schedule = make_optimizer(self.module, self.config, int(self.trainer.estimated_stepping_batches))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def make_optimizer(
+    module: TOSICAModule, config: TrainingPlanConfig, n_steps: int
+) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+    """Make AdamW and a one-cycle schedule over all steps."""
+    named = list(module.named_parameters())
+    # The embedding's bias is a table, so the name tells what the shape does not.
+    is_matrix = {name: p.ndim > 1 and not name.endswith("bias") for name, p in named}
+    matrices = [p for name, p in named if is_matrix[name]]
+    others = [p for name, p in named if not is_matrix[name]]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}],
+        lr=config.lr,
+        fused=module.device.type in ("cpu", "cuda"),
+    )
+    # torch divides by the steps of the rise less one.
+    warmup = 2 / n_steps if config.warmup * n_steps == 1 else config.warmup
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=config.lr, total_steps=n_steps, pct_start=min(warmup, 1.0)
+    )
+    return optimizer, schedule
 
 
 class KeepBest(Callback):

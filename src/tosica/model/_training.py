@@ -210,6 +210,7 @@ def fit_linear(state: TrainingState) -> None:
     module.linear.clip_max.fill_(torch.inf)
     with progress(None, "train: linear branch", enabled=state.shows_bar):
         state.linear = LinearFit(module, data, state.rows, model.labels, state.directions)
+    model.training_.regression = state.linear.penalties
     if not model.is_trained_ and not model._starts_from_network:
         state.linear.init_tokens()
 

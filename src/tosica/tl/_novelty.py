@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
+import torch
 
 from tosica._checks import validate_params
 from tosica._obs import read_groups, read_numbers
@@ -17,8 +18,8 @@ from tosica.linear import (
     MIN_CELLS,
     NoveltyStatistics,
     add_doubt,
+    common_shift,
     fit_novelty,
-    gene_weights,
     label_excess,
     pvalues,
     subsample_by_label,
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from tosica.model import TOSICA
     from tosica.tl._majority_vote import Clusters
 
-# Labels that decide by their median what the query shares.
-_FEWEST_VOTES = 3
 _BATCH_SIZE = 512
 
 
@@ -157,7 +156,8 @@ def novelty(
     correct = correct_batch and n_labels > 1
     with progress(2 * adata.n_obs, "novelty") as step:
         query = read_query(model, adata, step, layer=layer, use_raw=use_raw)
-        shift = common_shift(query, statistics, positions) if correct else None
+        found = common_shift(query.x, positions, statistics, query.measured) if correct else None
+        shift = found.shift if found is not None and found.signal > 0 else None
         if correct_batch and not correct:
             what = "novelty: fewer than two labels have %d cells, so that the query is not corrected: %s"
             logger.warning(what, MIN_CELLS, "another batch looks like a new type")
@@ -167,7 +167,10 @@ def novelty(
         distance, nearest = score_in_blocks(statistics, query, shift, step)
     if shift is not None:
         distance = distance - label_excess(distance, nearest, statistics.cells, statistics.cells_labels)[nearest]
-    scores = add_doubt(distance, read_numbers(adata, f"{key}_probability"))
+    probability = _probability_before(model, query)
+    if probability is None:
+        probability = read_numbers(adata, f"{key}_probability")
+    scores = add_doubt(distance, probability)
     cells = pd.DataFrame({"": scores, "_pvalue": pvalues(distance, statistics.cells)})
     of_clusters = cells.groupby(clusters.codes).transform("median")
     # Twice the median of p-values is a p-value, however they depend on each other (Rüger, 1978).
@@ -228,31 +231,17 @@ def read_query(
     return Query(sp.vstack(parts).tocsr(), None if measured is None else measured.cpu().numpy())
 
 
-def common_shift(
-    query: Query, statistics: NoveltyStatistics, positions: NDArray[np.integer]
-) -> NDArray[np.float64] | None:
-    """Median over labels of the difference between query and reference, ``(n_genes,)``.
-
-    ``None`` if it is no larger than the difference of two samples of the same cells: then the query
-    is of the reference's batch, and to subtract it would add noise.
-    """
-    differences, variances = [], []
-    n_reference = np.bincount(statistics.cells_labels, minlength=len(statistics.means))
-    for label, mean in enumerate(statistics.means):
-        of_label = positions == label
-        if of_label.sum() >= MIN_CELLS:
-            differences.append(np.asarray(query.x[of_label].mean(0)).ravel() - mean)
-            variances.append(1 / of_label.sum() + 1 / max(n_reference[label], 1))
-    # Labels that are lacking vote for no difference, so that one label alone decides nothing.
-    while len(differences) < _FEWEST_VOTES:
-        differences.append(np.zeros(query.x.shape[1]))
-    shift, weights = np.median(differences, axis=0), gene_weights(statistics.variance, 1.0)
-    if query.measured is not None:
-        shift, weights = shift * query.measured, weights * query.measured
-    # Variance of a median, as a share of the variance of a cell.
-    of_median = np.pi / 2 * np.mean(variances) / len(differences)
-    expected = of_median * (weights @ statistics.variance)
-    return shift if weights @ np.square(shift) > expected else None
+def _probability_before(model: TOSICA, query: Query) -> NDArray | None:
+    """Probability of each cell's best label before the model was adapted; ``None`` if it was not."""
+    blocks = []
+    measured = None if query.measured is None else torch.from_numpy(query.measured).to(model.module.device)
+    for start in range(0, query.x.shape[0], _BATCH_SIZE):
+        x = torch.from_numpy(query.x[start : start + _BATCH_SIZE].toarray()).to(model.module.device)
+        probability = model._probability_before(x, measured)
+        if probability is None:
+            return None
+        blocks.append(probability)
+    return np.concatenate(blocks)
 
 
 def score_in_blocks(

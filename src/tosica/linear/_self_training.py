@@ -1,0 +1,305 @@
+"""Learn from a query without labels: its most certain cells are fitted beside drawn cells of the reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.optimize import brentq
+from scipy.special import log_softmax, softmax
+from scvi import settings
+
+from tosica.linear._classifier import CrossValidated, LinearClassifier, fit_classifier
+from tosica.linear._new_labels import replay_cells
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from tosica.linear._novelty import NoveltyStatistics
+
+# Least probability that a neighbor's label counts with: one cell that is sure of another label would
+# otherwise decide alone.
+_LEAST_PROBABILITY = 1e-6
+
+
+class SelfTrained(NamedTuple):
+    """Result of :func:`self_train`.
+
+    ``classifier`` is the last fit, for the genes that were measured. ``logits`` are the weighted means of its
+    logits and of the log-probabilities before, ``(n_cells, n_labels)``. ``teachers`` are the
+    positions of the cells of the last fit, and ``labels`` the labels that they were given. ``replayed``
+    and ``replayed_labels`` are the drawn cells, ``(n_replayed, n_genes)``, and their labels.
+    """
+
+    classifier: LinearClassifier
+    logits: NDArray[np.float64]
+    teachers: NDArray[np.intp]
+    labels: NDArray[np.intp]
+    replayed: sp.csr_matrix
+    replayed_labels: NDArray[np.int64]
+
+
+def self_train(
+    x: sp.csr_matrix,
+    log_probabilities: NDArray[np.floating],
+    is_doubted: NDArray[np.bool_],
+    statistics: NoveltyStatistics,
+    tokens: sp.csr_matrix,
+    *,
+    weight: float = 0.5,
+    measured: NDArray[np.bool_] | None = None,
+    penalties: CrossValidated | None = None,
+    share: float = 0.65,
+    n_rounds: int = 2,
+    n_replayed: int = 100,
+    max_replayed: int = 10_000,
+) -> SelfTrained:
+    r"""Fit the regressions of the linear branch to a query, by labels that the model gives it.
+
+    In each round the cells whose labels are most certain (:func:`choose_teachers`) are fitted beside
+    cells of every label that are drawn from the statistics of the reference, so that no cell of the
+    reference is needed. With the log-probabilities :math:`u` of the model before and those of the
+    fit, :math:`v`, the next round labels cells by :math:`(1 - w) u + w v`. The weight :math:`w` is one
+    half of the share of the query's difference from the reference that is no noise
+    (:func:`~tosica.linear.common_shift`): a query of the same batch teaches nothing.
+
+    Parameters
+    ----------
+    x
+        Log-normalised expression of the query, clipped as the linear branch does, ``(n_cells, n_genes)``.
+    log_probabilities
+        Logarithms of the model's calibrated probabilities, ``(n_cells, n_labels)``.
+    is_doubted
+        Cells that may be of no label of the model, which never teach, ``(n_cells,)``.
+    statistics
+        What the model knows of its reference.
+    tokens
+        Which gene is in which token, ``(n_tokens, n_genes)``.
+    weight
+        Weight :math:`w` of the fit.
+    measured
+        Shape ``(n_genes,)``: ``False`` for genes that the query lacks, which get no weight.
+    penalties
+        As :func:`~tosica.linear.cross_validate` chose them in training, by default the usual ones.
+    share
+        As in :func:`choose_teachers`.
+    n_rounds
+        Number of rounds.
+    n_replayed, max_replayed
+        Cells to draw for each label of the model, and about as many at most for all of them.
+
+    Returns
+    -------
+    The last fit, and the logits of all cells.
+
+    References
+    ----------
+    Amini et al., *Self-training: a survey*, Neurocomputing 616, 128904 (2025).
+    """
+    n_labels = log_probabilities.shape[1]
+    per_label = max(min(n_replayed, max_replayed // len(statistics.labels)), 10)
+    replayed, positions = replay_cells(statistics, per_label, seed=settings.seed or 0)
+    replayed_labels = statistics.labels[positions]
+    if measured is not None:
+        x, replayed = (sp.csr_matrix(cells.multiply(measured)) for cells in (x, replayed))
+    neighbors = nearest_cells(x, n_labels)
+    logits = np.asarray(log_probabilities, dtype=np.float64)
+    chosen = penalties or CrossValidated()
+    for _ in range(n_rounds):
+        labels = logits.argmax(1)
+        teachers = choose_teachers(logits, neighbors, is_doubted, share)
+        classifier = fit_classifier(
+            sp.vstack([replayed, x[teachers]]).tocsr(),
+            np.concatenate([replayed_labels, labels[teachers]]),
+            n_labels,
+            tokens,
+            **chosen._asdict(),
+        )
+        logits = (1 - weight) * log_probabilities + weight * _score(classifier, x, tokens)
+    return SelfTrained(classifier, logits, teachers, labels[teachers], replayed, replayed_labels)
+
+
+def _score(classifier: LinearClassifier, x: sp.csr_matrix, tokens: sp.csr_matrix) -> NDArray[np.float64]:
+    """Logarithms of a classifier's probabilities, ``(n_cells, n_labels)``."""
+    n_genes = tokens.shape[1]
+    pairs = sp.csr_matrix(tokens)
+    to_gene = sp.csr_matrix((np.ones(pairs.nnz), (np.arange(pairs.nnz), pairs.indices)), shape=(pairs.nnz, n_genes))
+    weights = (to_gene.T @ classifier.weights.T).T
+    scores: NDArray[np.float64] = log_softmax(x @ weights.T + classifier.biases, axis=1)
+    return scores
+
+
+def nearest_cells(
+    x: sp.csr_matrix, n_labels: int, *, n_components: int = 20, max_neighbors: int = 15
+) -> NDArray[np.intp]:
+    """Find the nearest cells of each cell of a query, in principal axes of the query itself.
+
+    There are a quarter as many neighbors as a label has cells on average, so that most neighbors of a
+    cell in a small type are of its type.
+
+    Parameters
+    ----------
+    x
+        Expression of the query, ``(n_cells, n_genes)``.
+    n_labels
+        Number of labels that the query may have.
+    n_components
+        Number of axes; fewer if there are not five cells for each.
+    max_neighbors
+        Most neighbors of a cell.
+
+    Returns
+    -------
+    Positions, the cell itself first, ``(n_cells, n_neighbors)``.
+    """
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.neighbors import NearestNeighbors
+
+    n_cells = x.shape[0]
+    n_neighbors = min(max(n_cells // (4 * n_labels), 1), max_neighbors)
+    n_axes = min(n_components, max(n_cells // 5, 1), x.shape[1])
+    if n_neighbors == 1:
+        return np.arange(n_cells)[:, None]
+    axes = TruncatedSVD(n_axes, random_state=0).fit_transform(x)
+    found: NDArray[np.intp] = NearestNeighbors(n_neighbors=n_neighbors).fit(axes).kneighbors(axes)[1]
+    return found
+
+
+def choose_teachers(
+    logits: NDArray[np.floating],
+    neighbors: NDArray[np.intp],
+    is_doubted: NDArray[np.bool_],
+    share: float,
+    *,
+    fewest: int = 3,
+) -> NDArray[np.intp]:
+    """Choose the cells of a query whose labels are taught.
+
+    A cell teaches its label if its neighborhood, by the mean of the log-probabilities, has the same
+    label, and if the cell is among the most certain ones of its label. How certain it is, is the sum
+    of its own log-probability and that of its neighborhood.
+
+    Parameters
+    ----------
+    logits
+        Logits of each cell, ``(n_cells, n_labels)``.
+    neighbors
+        As :func:`nearest_cells` returns them.
+    is_doubted
+        Cells that never teach, ``(n_cells,)``.
+    share
+        Share of each label's cells that may teach.
+    fewest
+        Cells of a label that may teach in any case.
+
+    Returns
+    -------
+    Positions, in order.
+    """
+    own = log_softmax(logits, axis=1)
+    floored = np.maximum(own, np.log(_LEAST_PROBABILITY))
+    around = np.zeros_like(own)
+    for column in neighbors.T:
+        around += floored[column]
+    around = log_softmax(around / neighbors.shape[1], axis=1)
+    labels = own.argmax(1)
+    certainty = (own + around)[np.arange(len(labels)), labels]
+    agrees = (around.argmax(1) == labels) & ~is_doubted
+    chosen = []
+    for label in np.unique(labels):
+        cells = np.flatnonzero(labels == label)
+        n_teachers = max(fewest, int(np.ceil(share * len(cells))))
+        most_certain = cells[np.argsort(-certainty[cells], kind="stable")[:n_teachers]]
+        chosen.append(most_certain[agrees[most_certain]])
+    return np.sort(np.concatenate(chosen))
+
+
+def limit_confidence(logits: NDArray[np.floating], highest: float) -> float:
+    """Find the temperature, at least 1, at which the best labels have at most a mean probability of ``highest``.
+
+    Labels that a model teaches itself contradict one another less than true ones do, and the model
+    becomes surer than it is right where types overlap. That they overlap, the held-out cells of its
+    reference show: ``highest`` is the accuracy there.
+
+    Parameters
+    ----------
+    logits
+        Logits of each cell, ``(n_cells, n_labels)``.
+    highest
+        Highest mean probability of the best label.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> limit_confidence(np.array([[3.0, 0.0]]), 0.99)
+    1.0
+    >>> round(limit_confidence(np.array([[3.0, 0.0]]), 0.9), 3)
+    1.365
+    """
+
+    def excess(log_temperature: float) -> float:
+        return float(softmax(logits / np.exp(log_temperature), axis=1).max(1).mean()) - highest
+
+    # At the highest temperature all labels are equally probable.
+    highest_log = np.log(100.0)
+    if excess(0.0) <= 0 or excess(highest_log) >= 0:
+        return 1.0
+    return float(np.exp(brentq(excess, 0.0, highest_log)))
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """To which cells a model was adapted, and the linear branch that it had before.
+
+    The novelty of a cell asks how sure the model was before: a type that the reference lacks gets a
+    more and more certain label while the model learns from the query.
+
+    Parameters
+    ----------
+    n_cells
+        Number of the query's cells that were read.
+    n_teachers
+        Number of those whose labels were taught in the last round.
+    n_rounds
+        Number of rounds; 0 if the query was found to be of the reference's batch.
+    weights, biases
+        Calibrated weights of the linear branch before, ``(n_labels, n_genes)`` and ``(n_labels,)``;
+        ``None`` if there were no rounds.
+    """
+
+    n_cells: int
+    n_teachers: int = 0
+    n_rounds: int = 0
+    weights: NDArray[np.float32] | None = None
+    biases: NDArray[np.float32] | None = None
+
+    def __str__(self) -> str:
+        if not self.n_rounds:
+            return f"asked to adapt to {self.n_cells:,} cells, of the reference's batch"
+        return f"adapted to {self.n_cells:,} cells: {self.n_rounds} rounds, {self.n_teachers:,} cells taught"
+
+    def take_labels(self, positions: Sequence[int]) -> Adaptation:
+        """Keep some of the labels, by position."""
+        if self.weights is None or self.biases is None:
+            return self
+        rows = list(positions)
+        return replace(self, weights=self.weights[rows], biases=self.biases[rows])
+
+    def forget_before(self) -> Adaptation:
+        """Leave out the branch before, which does not have labels that were added."""
+        return replace(self, weights=None, biases=None)
+
+    def highest_probability(self, x: NDArray[np.floating]) -> NDArray[np.floating] | None:
+        """Compute the probability of each cell's best label before, ``(n_cells,)``.
+
+        ``x`` is log-normalised expression, clipped and imputed as by the linear branch,
+        ``(n_cells, n_genes)``.
+        """
+        if self.weights is None or self.biases is None:
+            return None
+        probabilities: NDArray[np.floating] = softmax(x @ self.weights.T + self.biases, axis=1)
+        return probabilities.max(1)

@@ -1,0 +1,333 @@
+"""Adapt a trained model to a query without labels: the linear branch first, and the network by its labels."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from scipy.special import log_softmax, softmax
+from scvi import settings
+
+from tosica._checks import ANNDATA, validate_params
+from tosica._parallel import thread_pool
+from tosica._settings import format_thousands, logger, progress
+from tosica.linear import (
+    MAX_CELLS,
+    MIN_CELLS,
+    Adaptation,
+    common_shift,
+    label_excess,
+    limit_confidence,
+    pvalues,
+    self_train,
+    subsample_by_label,
+)
+from tosica.model._linear_fit import token_genes
+from tosica.model._modalities import QueryLoader
+from tosica.model._reference import LabelSampler
+from tosica.model._setup import SetupMixin
+from tosica.model._trainer import TrainingPlanConfig, make_optimizer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from anndata import AnnData
+    from numpy.typing import NDArray
+
+    from tosica.linear._self_training import SelfTrained
+    from tosica.module import TOSICAModule
+
+_N_ROUNDS = 2
+# Cells with a smaller p-value of novelty do not teach.
+_LEAST_PVALUE = 0.05
+_BATCH_SIZE = 64
+# Cells that the network is trained on after the branch: three times as many brought no more.
+_N_DRAWS = 8_000
+# Targets are probabilities that are calibrated already.
+_PLAN = TrainingPlanConfig(label_smoothing=0.0)
+
+
+class QueryCells(NamedTuple):
+    """Cells of a query, and what the model says of them before it is adapted.
+
+    ``x`` is normalised expression in which genes that the query lacks are zero, ``expression`` is the same
+    clipped and imputed as by the linear branch, both ``(n_cells, n_genes)``. ``measured`` is ``(n_genes,)``.
+    ``log_probabilities`` are calibrated, ``(n_cells, n_labels)``. ``is_doubted`` says which cells may be of no
+    label of the model, ``(n_cells,)``.
+    """
+
+    x: sp.csr_matrix
+    expression: sp.csr_matrix
+    measured: NDArray[np.bool_] | None
+    log_probabilities: NDArray[np.float64]
+    is_doubted: NDArray[np.bool_]
+
+
+class SelfTrainingMixin(SetupMixin):
+    """Learning from the cells of a query that have no labels."""
+
+    @validate_params(adata=ANNDATA)
+    def adapt(
+        self, adata: AnnData, *, layer: str | None = None, use_raw: bool = False, enable_progress_bar: bool = True
+    ) -> Self:
+        r"""Learn from a query of another batch, without labels of its cells (self-training).
+
+        The cells of the query that the model is most certain of teach it how their types look in the query's batch,
+        and the model labels the others better. Call it where a query is of another technology, laboratory or
+        condition than the reference, and annotate the query by the model that is returned:
+
+        1. The linear branch is fitted twice, to the most certain cells of each label and to cells that are drawn from
+           the statistics of the reference. A cell teaches its label if most of its nearest cells in the query have
+           it, and never if its novelty has a p-value up to 0.05. The logits of the fit and of the model before are
+           averaged.
+        2. The network is trained further, with the probabilities of the branch as targets, and labels beside the
+           branch.
+        3. On average the model is no surer of the query than it was right about held-out cells of its reference.
+
+        How much is learnt depends on the query's difference from the reference, over genes and labels. The share of
+        it that two samples of the same cells would not have is the weight of the network beside the branch, and half
+        of it that of the fit. A query of the reference's batch is not learnt from: the log says so, and the model
+        that is returned labels as this one does.
+
+        The labels of a cell then depend on the other cells of the query. A type that the reference lacks becomes a
+        more and more certain label of another type; ``tosica_novelty`` therefore asks how sure the model was before.
+
+        Parameters
+        ----------
+        adata
+            The query, ``(n_obs, n_vars)``, as for :meth:`annotate`. It is not changed. Of more than 10 000 cells, a
+            random sample teaches.
+        layer, use_raw
+            As in :meth:`annotate`.
+        enable_progress_bar
+            As in :meth:`annotate`.
+
+        Returns
+        -------
+        The adapted model; this one stays as it is. It can be saved, and needs neither the reference nor the query.
+        ``repr`` says what it was adapted to.
+
+        Raises
+        ------
+        TypeError
+            If ``adata`` is no AnnData, or the model is one of a MuData.
+        ValueError
+            If the model was adapted already, has no linear branch or no statistics of its reference; if ``adata`` is
+            the reference; and as :meth:`annotate`.
+        RuntimeError
+            If the model is not trained.
+
+        Notes
+        -----
+        ``scvi.settings.seed`` decides which cells are drawn. The same call gives the same model.
+
+        References
+        ----------
+        Amini et al., *Self-training: a survey*, Neurocomputing 616, 128904 (2025). Hinton, Vinyals and Dean,
+        *Distilling the knowledge in a neural network*, arXiv:1503.02531 (2015), for probabilities as targets.
+
+        Examples
+        --------
+        Dropping half of the counts stands for another technology:
+
+        >>> import numpy as np
+        >>> import scanpy as sc
+        >>> import tosica
+        >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
+        >>> adata.obs_names_make_unique()
+        >>> reference, query = adata[:400].copy(), adata[400:].copy()
+        >>> query.X = query.X.multiply(np.linspace(0.4, 1, query.n_vars) ** 2).tocsr()
+        >>> tosica.pp.build_mask(reference, max_gene_sets=30)
+        >>> tosica.TOSICA.setup_anndata(reference, labels_key="bulk_labels")
+        >>> model = tosica.TOSICA(reference, embed_dim=16)
+        >>> model.train(max_epochs=2, enable_progress_bar=False)
+        >>> adapted = model.adapt(query)
+        >>> adapted.annotate(query)
+        """
+        self._check_adaptable(adata)
+        n_cells = adata.n_obs
+        with thread_pool(self.module.device), progress(None, "adapt", enabled=enable_progress_bar):
+            query = self._read_query(adata, layer, use_raw)
+            n_read = query.x.shape[0]
+            model = self._copy()
+            signal, reason = self._find_signal(query)
+            if not signal:
+                logger.info("adapt: the model stays as it is, since %s", reason)
+                model.training_ = replace(model.training_, adaptation=Adaptation(n_read))
+                return model
+            statistics = self.training_.novelty_statistics
+            assert statistics is not None
+            found = self_train(
+                query.expression,
+                query.log_probabilities,
+                query.is_doubted,
+                statistics,
+                token_genes(self.module),
+                weight=signal / 2,
+                measured=query.measured,
+                penalties=self.training_.regression,
+                n_rounds=_N_ROUNDS,
+            )
+            accuracy = self.held_out_accuracy_
+            sharpness = 1.0 if accuracy is None else limit_confidence(found.logits, accuracy)
+            before = self._calibrated_branch()
+            _write_branch(model.module, found, signal, sharpness)
+            _fit_network(model.module, query.x, softmax(found.logits / sharpness, axis=1), found)
+            _weigh_network(model.module, signal)
+        adaptation = Adaptation(n_read, len(found.teachers), _N_ROUNDS, *before)
+        model.training_ = replace(model.training_, adaptation=adaptation, certificate=None)
+        logger.info(
+            "adapt: %s of %s cells taught in the last of %d rounds",
+            format_thousands(len(found.teachers)),
+            format_thousands(n_cells),
+            _N_ROUNDS,
+        )
+        return model
+
+    def _check_adaptable(self, adata: AnnData) -> None:
+        """Refuse a model or a query that nothing can be learnt with."""
+        if self.modalities[0].name is not None:
+            raise TypeError("A model of a MuData cannot be adapted: train one on the modality that the query has.")
+        if self.module.linear is None:
+            raise ValueError("The model has no linear branch, which learns from a query first: train one with it.")
+        if self.is_trained_ and self.training_.novelty_statistics is None:
+            raise ValueError(
+                "The model has no statistics of its reference, as it is old or of few cells: train a new one."
+            )
+        adaptation = self.training_.adaptation
+        if adaptation is not None and adaptation.n_rounds:
+            raise ValueError(
+                f"The model is {adaptation}. Adapted again it would drift from its reference: call adapt of the model "
+                "that it was made from."
+            )
+        if adata is self.adata:
+            raise ValueError("adata is the reference that the model was trained on: adapt takes a query.")
+
+    def _read_query(self, adata: AnnData, layer: str | None, use_raw: bool) -> QueryCells:
+        """Read the query, or a random sample of it, and what the model says of its cells."""
+        source = self._source(adata, None, layer, use_raw)
+        drawn = subsample_by_label(np.zeros(adata.n_obs, dtype=np.int64), MAX_CELLS)
+        if len(drawn) < adata.n_obs:
+            source = source[drawn]
+        module, statistics = self.module, self.training_.novelty_statistics
+        assert statistics is not None
+        assert module.linear is not None
+        loader = QueryLoader(source, self.modalities, module.device, statistics=statistics)
+        measured = None if loader.measured is None else loader.measured.cpu().numpy()
+        x, expression, logits, distances, nearest = [], [], [], [], []
+        with torch.inference_mode():
+            for batch in loader:
+                values = batch.x.cpu().numpy()
+                x.append(sp.csr_matrix(values))
+                expression.append(sp.csr_matrix(module.linear.expression(batch.x, batch.measured).cpu().numpy()))
+                scored = module.annotate(batch.x, attention=False, measured=batch.measured).logits
+                logits.append((scored.float() / module.temperature).cpu().numpy())
+                distance, label = statistics.score_cells(values, measured)
+                distances.append(distance)
+                nearest.append(label)
+        distance, label = np.concatenate(distances), np.concatenate(nearest)
+        distance = distance - label_excess(distance, label, statistics.cells, statistics.cells_labels)[label]
+        return QueryCells(
+            sp.vstack(x).tocsr(),
+            sp.vstack(expression).tocsr(),
+            measured,
+            log_softmax(np.concatenate(logits).astype(np.float64), axis=1),
+            pvalues(distance, statistics.cells) <= _LEAST_PVALUE,
+        )
+
+    def _find_signal(self, query: QueryCells) -> tuple[float, str]:
+        """Find which share of the query's difference from the reference is no noise; if 0, also say why."""
+        statistics, linear = self.training_.novelty_statistics, self.module.linear
+        assert statistics is not None
+        assert linear is not None
+        if not linear.weight.any():
+            return 0.0, "its linear branch labels nothing: held-out cells are labelled better by the network alone"
+        held_out = self.training_.held_out_codes
+        if held_out is not None:
+            truth, best = held_out
+            if (truth == best).mean() <= np.bincount(truth).max() / len(truth):
+                return 0.0, "its labels of held-out cells are right no more often than the commonest label is"
+        positions = np.full(len(self.labels), -1)
+        positions[statistics.labels] = np.arange(len(statistics.labels))
+        of_cells = positions[query.log_probabilities.argmax(1)]
+        if (np.bincount(of_cells[of_cells >= 0]) >= MIN_CELLS).sum() < 2:
+            return 0.0, f"fewer than two labels have {MIN_CELLS} cells, and another batch looks like a new type"
+        signal = common_shift(query.x, of_cells, statistics, query.measured).signal
+        return signal, "the query differs from its reference no more than two samples of the same cells"
+
+    def _calibrated_branch(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Weights of each gene and biases of the linear branch, over the temperature."""
+        linear = self.module.linear
+        assert linear is not None
+        temperature = self.module.temperature
+        weights, biases = linear.weights_of()
+        return (weights / temperature).cpu().numpy(), (biases / temperature).cpu().numpy()
+
+    def _copy(self) -> Self:
+        """Copy the model, without its reference."""
+        model = self._with_labels(self.labels, {})
+        model.training_ = deepcopy(self.training_)
+        return model
+
+
+@torch.no_grad()
+def _write_branch(module: TOSICAModule, found: SelfTrained, signal: float, sharpness: float) -> None:
+    """Average the linear branch, over its temperature, and the one that was fitted to a query."""
+    linear = module.linear
+    assert linear is not None
+    fitted = found.classifier
+    for tensor, values in ((linear.weight, fitted.weights), (linear.bias, fitted.biases)):
+        before = tensor / module.temperature
+        of_query = torch.from_numpy(values).to(tensor)
+        tensor.copy_(((1 - signal / 2) * before + signal / 2 * of_query) / sharpness)
+
+
+@torch.no_grad()
+def _weigh_network(module: TOSICAModule, weight: float) -> None:
+    """Weigh the calibrated logits of the network beside those of the linear branch, whose weight is one."""
+    module.head.weight.mul_(weight)
+    module.head.bias.mul_(weight)
+    module.temperature.fill_(1 + weight)
+
+
+def _fit_network(
+    module: TOSICAModule, x: sp.csr_matrix, probabilities: NDArray[np.floating], found: SelfTrained
+) -> None:
+    """Train the network further: on the query by given probabilities, and on drawn cells by their labels."""
+    n_labels = probabilities.shape[1]
+    of_replayed = np.eye(n_labels)[found.replayed_labels]
+    n_steps = -(-_N_DRAWS // _BATCH_SIZE)
+    half = _BATCH_SIZE // 2
+    seed = settings.seed or 0
+    from_query = _minibatches(probabilities.argmax(1), n_steps, half, seed)
+    from_replayed = _minibatches(found.replayed_labels, n_steps, half, seed + 1)
+    optimizer, schedule = make_optimizer(module, _PLAN, n_steps)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module.train()
+        for cells, replayed in zip(from_query, from_replayed, strict=True):
+            values = sp.vstack([x[cells], found.replayed[replayed]]).toarray()
+            targets = np.vstack([probabilities[cells], of_replayed[replayed]])
+            outputs = module.inference(
+                torch.from_numpy(values).float().to(module.device),
+                gene_dropout=_PLAN.gene_dropout,
+                complete_cells=_PLAN.complete_cells,
+                token_keep=1 - _PLAN.token_dropout,
+            )
+            log_probabilities = module.head(outputs["latent"]).log_softmax(1)
+            loss = -(torch.from_numpy(targets).to(log_probabilities) * log_probabilities).sum(1).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+        module.eval()
+
+
+def _minibatches(labels: NDArray[np.integer], n_steps: int, size: int, seed: int) -> Iterator[NDArray[np.int64]]:
+    """Draw minibatches of cells, rare labels more often, as in training."""
+    drawn = np.fromiter(LabelSampler(np.arange(len(labels)), labels, n_steps * size, seed=(seed,)), np.int64)
+    yield from drawn.reshape(n_steps, size)
