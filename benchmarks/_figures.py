@@ -38,6 +38,26 @@ def accuracy(results: Results) -> Figure:
     return figure
 
 
+def adapt(results: Results) -> Figure:
+    """Accuracy before and after learning from the query, of the pairs across batches."""
+    from benchmarks.adapt import PAIRS
+
+    runs = pd.DataFrame([run for run in results["adapt"]["runs"] if "without" not in run])
+    runs = runs[[not PAIRS[pair].within for pair in runs["pair"]]]
+    for when in ("before", "after"):
+        runs[when] = [of["accuracy"] for of in runs[f"sum {when}"]]
+    means = runs.groupby("pair")[["before", "after"]].mean()
+    means = means.loc[[name for name in [*PAIRS][::-1] if name in means.index]]
+    figure, ax = plt.subplots(figsize=(7, 1 + 0.25 * len(means)), layout="constrained")
+    ax.hlines(means.index, means["before"], means["after"], color="0.8", zorder=0)
+    ax.plot(means["before"], means.index, "|", color=BEST, ms=11, mew=2, label="model")
+    ax.plot(means["after"], means.index, "o", color=OURS, label="model.adapt(query)")
+    ax.set_yticks(range(len(means)), [PAIRS[name].what for name in means.index])
+    ax.set(xlabel="accuracy on the query, mean of the seeds")
+    ax.legend(loc="lower left", frameon=False)
+    return figure
+
+
 def doubt(results: Results) -> Figure:
     """Coverage of label sets by the number of labelled cells of the query."""
     from benchmarks.label_sets import ACROSS, COVERAGES
@@ -146,6 +166,7 @@ FIGURES: dict[str, tuple[Callable[[Results], Figure], str]] = {
         "AUROC of scores for new cells, and recall of a new type by the number of cells that taught it",
     ),
     "scale": (scale, "Cells per second by the number of cells in the file, for annotation and training"),
+    "adapt": (adapt, "Accuracy of queries of another batch, before and after learning from them"),
     "parts": (parts, "Accuracy of the network, the linear branch and their sum in each task"),
 }
 

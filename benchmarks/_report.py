@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PAGES = {
     "accuracy": ("Accuracy", ("accuracy", "accuracy_unseen", "accuracy_held_back", "batches")),
     "explanation": ("Explanation", ("explanation", "trajectory")),
+    "adapt": ("Learning from the query", ("adapt",)),
     "doubt": ("Doubt", ("label_sets", "confident", "ontology")),
     "robustness": ("Other genes and other scales", ("missing_genes", "scales")),
     "new_types": ("New types", ("novelty", "new_labels")),

@@ -1,7 +1,7 @@
 """Measure what a model learns from a query without labels, and what becomes of types that its reference lacks.
 
 ``python -m benchmarks.adapt FOLDER`` from the repository's root, with the files that the functions below name in that
-folder, writes ``adapt.json``, its page and its figure. An interrupted run continues where it stopped.
+folder, writes ``adapt.json`` and its page. An interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anndata as ad
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import scvi
@@ -258,7 +257,7 @@ def report(result: dict[str, Any]) -> str:
     """Text of the page."""
     runs = [run for run in result["runs"] if "without" not in run]
     lines = [
-        "# Learning from the query",
+        "# Before and after",
         "",
         "Written by `python -m benchmarks.adapt`. `model.adapt(query)` beside the model that it is called on: accuracy",
         "/ macro-F1 / calibration error, means of",
@@ -372,29 +371,6 @@ def _left_out_lines(runs: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def draw(result: dict[str, Any], path: Path) -> None:
-    """Draw accuracy before and after of the pairs across batches."""
-    runs = [run for run in result["runs"] if "without" not in run]
-    names = [name for name, pair in PAIRS.items() if not pair.within and any(run["pair"] == name for run in runs)]
-    if not names:
-        return
-    figure, axes = plt.subplots(figsize=(6.5, 0.28 * len(names) + 1), layout="constrained")
-    for row, name in enumerate(reversed(names)):
-        of_pair = [run for run in runs if run["pair"] == name]
-        before, after = (_means(of_pair, f"sum {when}")[:, 0].mean() for when in ("before", "after"))
-        axes.plot([before, after], [row, row], color="#bbbbbb", linewidth=2, zorder=1)
-        axes.scatter([before], [row], color="#888888", s=28, zorder=2, label="before" if row == 0 else None)
-        axes.scatter(
-            [after], [row], color="#1f77b4", s=28, zorder=3, label="after model.adapt(query)" if row == 0 else None
-        )
-    axes.set_yticks(range(len(names)), [PAIRS[name].what for name in reversed(names)])
-    axes.set_xlabel("accuracy on the query")
-    axes.legend(frameon=False, loc="lower left")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=200)
-    plt.close(figure)
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Run what is missing, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
@@ -403,7 +379,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--left-out", nargs="*", choices=LEFT_OUT, default=list(LEFT_OUT))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
-    parser.add_argument("--figure", type=Path, default=Path("docs/_static/adapt.png"))
     given = parser.parse_args(arguments)
     for name in ("lightning.pytorch", "tosica"):
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -422,7 +397,6 @@ def main(arguments: list[str] | None = None) -> None:
             result["runs"].append(one_run(pair, given.data, seed, without=without))
             write(given.out, "adapt", result, report(result))
     write(given.out, "adapt", result, report(result))
-    draw(result, given.figure)
 
 
 if __name__ == "__main__":

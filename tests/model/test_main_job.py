@@ -63,7 +63,7 @@ def test_labels_are_right_and_nothing_else_changed(request, contents, new_keys, 
         *(f"obs/tosica_{key}" for key in ("prediction", "probability", "novelty", "novelty_pvalue")),
         *(f"uns/tosica/{key}" for key in ("cutoff", "gene_sets", "labels", "model", "source", "version")),
         *(f"uns/tosica/{key}" for key in ("n_genes", "n_missing_genes", "second_label", "second_probability")),
-        *("obsm/X_tosica", "uns/tosica_prediction_colors"),
+        *("obsm/X_tosica", "uns/tosica_prediction_colors", "uns/tosica/batch_signal"),
     }
     about = query.uns["tosica"]
     assert query.obsm["X_tosica"].shape == (query.n_obs, len(about["gene_sets"]))

@@ -133,11 +133,21 @@ def test_nothing_else_changes(pbmc_model, pbmc_query, contents, new_keys):
     pbmc_query.raw = pbmc_query.copy()
     before = contents(pbmc_query)
     assert pbmc_model.annotate(pbmc_query) is None
-    assert new_keys(before, contents(pbmc_query)) == KEYS
+    keys = KEYS | {"uns/tosica/batch_signal"}
+    assert new_keys(before, contents(pbmc_query)) == keys
     # Another call replaces all, tables too.
     pbmc_model.annotate(pbmc_query, probabilities=True)
     pbmc_model.annotate(pbmc_query)
-    assert new_keys(before, contents(pbmc_query)) == KEYS
+    assert new_keys(before, contents(pbmc_query)) == keys
+
+
+@pytest.mark.parametrize("change", ["order", "cells"])
+def test_a_result_is_not_written_to_other_cells(pbmc_model, pbmc_query, change):
+    result = pbmc_model.infer(pbmc_query)
+    others = pbmc_query[::-1].copy() if change == "order" else pbmc_query[:3].copy()
+    with pytest.raises(ValueError, match="adata has other cells than the 175 of this result, or another order"):
+        result.to_adata(others)
+    assert "tosica_prediction" not in others.obs
 
 
 def test_cutoff(pbmc_model, pbmc_query):

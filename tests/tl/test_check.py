@@ -50,6 +50,10 @@ def novel_corrected(query):
     query.obs["tosica_novelty_cluster"] = 0.0
 
 
+def other_batch(query):
+    query.uns["tosica"]["batch_signal"] = 0.8
+
+
 def rare(query):
     label(query, np.where(np.arange(60) < 2, "a", "b"))
 
@@ -84,6 +88,7 @@ CASES = {
     novel_label: ("unlike the reference", 0.5, "Many cells of c are unlike the reference."),
     novel_all: ("unlike the reference", 1, "100 % of all cells are unlike the reference; by chance it would be 5 %."),
     novel_corrected: ("unlike the reference", 1, "the reference after the correction for batches;"),
+    other_batch: ("another batch", 0.8, "The cells differ from the reference in what all labels share."),
     rare: ("few cells", 2, "Labels with fewer than 10 cells: a (2)."),
     bad_sample: ("samples that differ", 1, "more improbable labels than others: bad (100 %)."),
     one_sample: ("labels of one sample", 1, "almost only from one sample: b (first)."),

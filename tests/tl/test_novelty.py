@@ -13,8 +13,7 @@ import scvi
 from sklearn.metrics import roc_auc_score
 
 import tosica
-from tosica.linear import fit_novelty
-from tosica.tl._novelty import Query, common_shift
+from tosica.linear import common_shift, fit_novelty
 
 NEW = "CD19+ B"
 COLUMNS = [f"tosica_novelty{name}" for name in ("", "_pvalue", "_cluster", "_cluster_pvalue")]
@@ -106,18 +105,18 @@ def test_what_two_samples_of_a_batch_have_in_common_is_no_shift(n_labels):
     positions = np.arange(150) % n_labels
     reference, cells = (centers[positions] + rng.normal(0, 1, (150, 300)) for _ in range(2))
     statistics = fit_novelty(sp.csr_matrix(reference), positions)
-    nothing = Query(sp.csr_matrix(cells), None)
-    assert common_shift(nothing, statistics, positions) is None
-    both = Query(sp.csr_matrix(cells + 0.5 * (np.arange(300) < 100)), None)
-    found = common_shift(both, statistics, positions)
+    assert common_shift(sp.csr_matrix(cells), positions, statistics).signal == 0
+    shifted = sp.csr_matrix(cells + 0.5 * (np.arange(300) < 100))
+    found = common_shift(shifted, positions, statistics)
     if n_labels == 1:  # one label decides nothing
-        assert found is None
+        assert found.signal == 0
     else:
-        assert found[:100].mean() - found[100:].mean() > 0.3
+        assert found.shift[:100].mean() - found.shift[100:].mean() > 0.3
+        assert 0.5 < found.signal < 1
         measured = np.arange(300) >= 50
-        found = common_shift(both._replace(measured=measured), statistics, positions)
-        assert (found[:50] == 0).all()
-        assert (found[50:100] > 0).mean() > 0.9
+        shift = common_shift(shifted, positions, statistics, measured).shift
+        assert (shift[:50] == 0).all()
+        assert (shift[50:100] > 0).mean() > 0.9
 
 
 @pytest.mark.parametrize("kept", [0.9, 0.6])

@@ -78,6 +78,8 @@ def _takes_query(function: Any) -> Any:
     default=0.9,
     help="Least probability of a confident answer, such as T cell, where labels have terms or parents.",
 )
+@click.option("--adapt", is_flag=True, help="Learn from the query first, if it is of another batch.")
+@click.option("--adapted-model", type=OutputPath(), help="Folder to save the adapted model to, for later reports.")
 @click.option("--probabilities", is_flag=True, help="Also write the probability of each label.")
 @click.option("--majority-voting", is_flag=True, help="Also give all cells of a small cluster one label.")
 @click.option("--over-clustering", metavar="KEY", help="Column of obs with these clusters.  [default: Leiden clusters]")
@@ -97,6 +99,8 @@ def annotate(
     obs_out: Path | None,
     seurat: bool,
     genome: str | None,
+    adapt: bool,
+    adapted_model: Path | None,
     majority_voting: bool,
     over_clustering: str | None,
     min_prop: float,
@@ -120,8 +124,10 @@ def annotate(
         raise click.UsageError("Give either --layer or --use-raw, not both.")
     if not majority_voting and (over_clustering is not None or min_prop):
         raise click.UsageError("--over-clustering and --min-prop need --majority-voting.")
+    if adapted_model is not None and not adapt:
+        raise click.UsageError("--adapted-model needs --adapt.")
     page = None if output is None or no_report else output.with_suffix(".html")
-    check_outputs(output, obs_out, page, overwrite=overwrite)
+    check_outputs(output, obs_out, page, adapted_model, overwrite=overwrite)
     check_cells(query)
     tosica = load("tosica._report")
     from tosica.cli._files import read_cells, write_cells, write_table
@@ -135,6 +141,8 @@ def annotate(
         session.advice = "; the same command goes on where it ended"
         more = {"cells_per_part": cells_per_part, "overwrite": overwrite, **options}
         try:
+            if adapt:
+                loaded = _adapt_to_file(query, loaded, layer=options["layer"], use_raw=options["use_raw"])
             obs = _annotate_in_parts(query, loaded, output, obs_out, more)
         except StoredByGenesError:
             session.advice = ""
@@ -142,6 +150,8 @@ def annotate(
     if obs is None:
         with progress(None, f"reading {query}"):
             adata = read_cells(query, seurat=seurat, genome=genome)
+        if adapt:
+            loaded = loaded.adapt(adata, layer=options["layer"], use_raw=options["use_raw"])
         loaded.annotate(adata, **options)
         if majority_voting:
             tosica.tl.majority_vote(adata, over_clustering, min_prop, key=options["key_added"])
@@ -151,6 +161,8 @@ def annotate(
         obs = adata.obs
     if obs_out is not None:
         write_table(obs, obs_out)
+    if adapted_model is not None:
+        loaded.save(adapted_model, overwrite=overwrite)
     key = options["key_added"]
     page = page if len(obs) <= cells_per_part else None
     if page is not None:
@@ -163,8 +175,22 @@ def annotate(
     mean = float(obs[f"{key}_probability"].mean())
     paths = {"query": query, "output": output, "obs_out": obs_out, "report": page}
     result = {**paths, "n_cells": len(obs), "labels": labels.to_dict()}
-    made_by = {"model": loaded.fingerprint, "tosica": tosica.__version__}
+    adaptation = loaded.training_.adaptation
+    made_by = {
+        "adapted": None if adaptation is None else str(adaptation),
+        "model": loaded.fingerprint,
+        "tosica": tosica.__version__,
+    }
     session.show({**result, "mean_probability": mean, **made_by})
+
+
+def _adapt_to_file(query: str, model: TOSICA, *, layer: str | None, use_raw: bool) -> TOSICA:
+    """Adapt a model to a file, by cells from all over it."""
+    from tosica.linear import MAX_CELLS
+    from tosica.ondisk import Store
+
+    store = Store(query, layer=layer, use_raw=use_raw, default_layer=model.modalities[0].layer)
+    return model.adapt(store.read_spread(MAX_CELLS), layer=layer, use_raw=use_raw)
 
 
 def _explain(adata: AnnData | MuData, model: TOSICA, key: str, **raw: Any) -> None:

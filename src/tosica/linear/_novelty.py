@@ -63,6 +63,12 @@ class NoveltyStatistics:
     cells_labels: NDArray[np.int64]
     """Position of the label nearest to each, in ``labels``."""
 
+    def positions(self, codes: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Find codes of the model in ``labels``: positions, -1 for labels that are not there, ``(n_cells,)``."""
+        of_code = np.full(max(int(self.labels.max()), int(codes.max())) + 1, -1)
+        of_code[self.labels] = np.arange(len(self.labels))
+        return of_code[codes]
+
     def score_cells(
         self, x: Matrix, measured: NDArray[np.bool_] | None = None, shift: NDArray[np.floating] | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

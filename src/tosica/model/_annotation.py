@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 import pandas as pd
+import scipy.sparse as sp
 import torch
 from anndata import AnnData
 
@@ -24,12 +25,13 @@ from tosica._checks import (
     did_you_mean,
     validate_params,
 )
+from tosica._limits import LIMITS
 from tosica._obs import file_columns
 from tosica._parallel import thread_map, thread_pool
 from tosica._settings import format_thousands, logger, only_warnings, progress, query_logger
 from tosica._stats import conformal_threshold, label_sets
 from tosica.data import ExpressionSource, load_annotations
-from tosica.linear import add_doubt, label_excess, pvalues
+from tosica.linear import add_doubt, common_shift, label_excess, pvalues, subsample_by_label
 from tosica.model._annotation_result import (
     CONFIDENCE,
     CUTOFF,
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
     from tosica.model._modalities import Minibatch
 
 Precision = Literal["32-true", "bf16-mixed"]
+# Cells by which it is told whether a query is of another batch.
+_N_CELLS_OF_SIGNAL = 2_000
 _WANTED = {"probabilities", "attention", "unannotated", "latent", "novelty"}
 LAYER = Either(first=String(), second=InstanceOf("a dict of modality and layer", dict), optional=True)
 
@@ -149,6 +153,9 @@ class AnnotationMixin(SetupMixin):
             scored, of_label = (distance, nearest) if sample is None else self._distances(sample, layer, use_raw)
             distance = distance - label_excess(scored, of_label, statistics.cells, statistics.cells_labels)[nearest]
             found["novelty_pvalue"] = pvalues(distance, statistics.cells).astype(np.float32)
+        batch_signal = None
+        if "novelty" in found and (sample is None or sample is adata):
+            batch_signal = self._batch_signal(source)
         names = [modality.name for modality in self.modalities]
         state = self.get_state_registry(REGISTRY_KEYS.LABELS_KEY)
         return AnnotationResult(
@@ -165,6 +172,8 @@ class AnnotationMixin(SetupMixin):
             source="" if names[0] else str(self.modalities[0].mask.get("source", "")),
             n_genes=len(tokens.var_names),
             n_missing_genes=0 if query.measured is None else int((~query.measured).sum()),
+            batch_signal=batch_signal,
+            adapted="" if self.training_.adaptation is None else str(self.training_.adaptation),
             **found,
         )
 
@@ -199,6 +208,28 @@ class AnnotationMixin(SetupMixin):
             scores = {"distance": distance, "novelty": add_doubt(distance, most)}
             arrays |= {name: score.astype(np.float32) for name, score in scores.items()}
         return minibatch.start, arrays
+
+    @torch.inference_mode()
+    def _batch_signal(self, source: ExpressionSource) -> float | None:
+        """Share of what all labels differ by from the reference that is no noise, see :meth:`adapt`.
+
+        Labels are those of the linear branch, of at most 2 000 cells. ``None`` if there is no branch, or the model was
+        adapted already.
+        """
+        statistics, linear, adaptation = (
+            self.training_.novelty_statistics,
+            self.module.linear,
+            self.training_.adaptation,
+        )
+        if statistics is None or linear is None or (adaptation is not None and adaptation.n_rounds):
+            return None
+        drawn = subsample_by_label(np.zeros(source.data.n_obs, dtype=np.int64), _N_CELLS_OF_SIGNAL)
+        with only_warnings(query_logger), warnings.catch_warnings(action="ignore"):
+            cells = QueryLoader(source[drawn], self.modalities, self.module.device, statistics=statistics)
+            parts = [(batch.x.cpu(), linear(batch.x, batch.measured).argmax(1).cpu()) for batch in cells]
+        x, codes = (torch.cat(values).numpy() for values in zip(*parts, strict=True))
+        measured = None if cells.measured is None else cells.measured.cpu().numpy()
+        return common_shift(sp.csr_matrix(x), statistics.positions(codes), statistics, measured).signal
 
     @torch.inference_mode()
     def _probability_before(self, x: torch.Tensor, measured: torch.Tensor | None) -> np.ndarray | None:
@@ -330,7 +361,10 @@ class AnnotationMixin(SetupMixin):
             Names and source of the gene sets, names of the labels, the label that the cells of each
             would have next and its mean probability in them (where it is the second best), cutoff,
             fingerprint of the model, its genes and how many the query lacks, version. If the model
-            has several modalities, also the modality of each gene set (``"modalities"``).
+            has several modalities, also the modality of each gene set (``"modalities"``). If it knows its reference,
+            ``"batch_signal"``: which share of what all labels differ by from the reference two samples of the same
+            cells would not have, 0 for a query of the reference's batch; :meth:`adapt` learns from others. If the
+            model was adapted, ``"adapted"`` says to how many cells.
         ``adata.uns["tosica_prediction_colors"]``
             The reference's colours of the labels that occur.
 
@@ -372,6 +406,11 @@ class AnnotationMixin(SetupMixin):
             precision=precision,
             enable_progress_bar=enable_progress_bar,
         )
+        if result.batch_signal is not None and result.batch_signal > LIMITS.batch_signal:
+            logger.info(
+                "annotate: the query differs from the reference in what all labels share, as another batch does: "
+                "model.annotate(query, adapt=True) learns from it"
+            )
         warn_of_cutoff(cutoff, len(result.labels))
         target = adata.copy() if copy else adata
         if isinstance(target, AnnData):

@@ -83,6 +83,11 @@ class AnnotationResult:
         Where its gene sets are from, if it has one modality.
     n_genes, n_missing_genes
         Genes of the model, and how many of these the query lacks.
+    batch_signal
+        Share of what all labels of the query differ by from the reference that is no noise, see
+        :meth:`tosica.TOSICA.adapt`; ``None`` if the model does not know its reference.
+    adapted
+        To which cells the model was adapted, in words; empty if it was not.
     codes
         Position of each cell's best label in ``labels``, ``(n_obs,)``.
     probability
@@ -127,6 +132,8 @@ class AnnotationResult:
     n_genes: int
     n_missing_genes: int
     model: str
+    batch_signal: float | None = None
+    adapted: str = ""
     modalities: list[str] | None = None
     present: tuple[int, ...] = (0,)
     terms: Mapping[str, str] = field(default_factory=dict)
@@ -181,10 +188,20 @@ class AnnotationResult:
         Parameters
         ----------
         adata
-            The query, with the same cells.
+            The query, with the same cells in the same order.
         cutoff, probabilities, key_added
             As in :meth:`tosica.TOSICA.annotate`, which also lists what is written.
+
+        Raises
+        ------
+        ValueError
+            If ``adata`` has other cells, or has them in another order.
         """
+        if not adata.obs_names.equals(self.obs_names):
+            raise ValueError(
+                f"adata has other cells than the {len(self.obs_names)} of this result, or another order of them: pass "
+                "the cells that infer was called on."
+            )
         for kind in OUTDATED:
             if f"{key_added}_{kind}" in adata.obs:
                 del adata.obs[f"{key_added}_{kind}"]
@@ -245,6 +262,10 @@ class AnnotationResult:
             "n_missing_genes": self.n_missing_genes,
             **self._second_labels(cutoff),
         }
+        if self.batch_signal is not None:
+            metadata["batch_signal"] = self.batch_signal
+        if self.adapted:
+            metadata["adapted"] = self.adapted
         if self.modalities is not None:
             metadata["modalities"] = np.array(self.modalities, dtype=object)
         colors = [*self.colors[: len(self.labels)], _UNKNOWN_COLOR]

@@ -251,9 +251,7 @@ class SelfTrainingMixin(SetupMixin):
             truth, best = held_out
             if (truth == best).mean() <= np.bincount(truth).max() / len(truth):
                 return 0.0, "its labels of held-out cells are right no more often than the commonest label is"
-        positions = np.full(len(self.labels), -1)
-        positions[statistics.labels] = np.arange(len(statistics.labels))
-        of_cells = positions[query.log_probabilities.argmax(1)]
+        of_cells = statistics.positions(query.log_probabilities.argmax(1))
         if (np.bincount(of_cells[of_cells >= 0]) >= MIN_CELLS).sum() < 2:
             return 0.0, f"fewer than two labels have {MIN_CELLS} cells, and another batch looks like a new type"
         signal = common_shift(query.x, of_cells, statistics, query.measured).signal
@@ -269,7 +267,9 @@ class SelfTrainingMixin(SetupMixin):
 
     def _copy(self) -> Self:
         """Copy the model, without its reference."""
-        model = self._with_labels(self.labels, {})
+        # A new model draws weights, which are replaced.
+        with torch.random.fork_rng(devices=[]):
+            model = self._with_labels(self.labels, {})
         model.training_ = deepcopy(self.training_)
         return model
 

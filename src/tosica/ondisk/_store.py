@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # Elements that hold a value for each cell and gene, or for each two cells.
+# Neighboring cells of a sample are read together.
+_CELLS_OF_RUN = 50
 _MATRICES = ("X", "layers", "raw", "obsp")
 # Cells that are copied at a time.
 _BLOCK = 16_384
@@ -85,6 +87,19 @@ class Store:
     def read(self, start: int, stop: int) -> AnnData:
         """Read cells ``start`` to ``stop`` (exclusive) into memory; their names are positions."""
         return self._adata(self._read(start, stop), np.arange(start, stop))
+
+    def read_spread(self, n_cells: int) -> AnnData:
+        """Read about ``n_cells`` cells in runs of neighbors from all over the query; all, if it has no more."""
+        if self.n_obs <= n_cells:
+            return self.read(0, self.n_obs)
+        n_runs = -(-n_cells // _CELLS_OF_RUN)
+        starts = np.unique(np.linspace(0, self.n_obs - _CELLS_OF_RUN, n_runs).astype(int))
+        parts = [self._read(start, start + _CELLS_OF_RUN) for start in starts.tolist()]
+        positions = (starts[:, None] + np.arange(_CELLS_OF_RUN)).ravel()
+        # Runs of a query that is hardly larger than the sample overlap.
+        kept = np.unique(positions, return_index=True)[1]
+        stacked = sp.vstack(parts).tocsr() if sp.issparse(parts[0]) else np.concatenate(parts)
+        return self._adata(stacked[kept], positions[kept])
 
     def read_sample(self) -> AnnData:
         """Read a few cells from all over the query, to recognize its scale."""

@@ -157,6 +157,21 @@ def _missing_genes(evidence: Evidence) -> Iterator[Doubt]:
         )
 
 
+def _another_batch(evidence: Evidence) -> Iterator[Doubt]:
+    signal = float(evidence.cells.record.get("batch_signal", 0.0))
+    if signal > LIMITS.batch_signal:
+        yield Doubt(
+            "another batch",
+            signal,
+            LIMITS.batch_signal,
+            "The cells differ from the reference in what all labels share.",
+            "So do cells of another technology, laboratory or condition. Of the difference, "
+            f"{percent(signal)} is more than two samples of the same cells have.",
+            "Learn from these cells: model.annotate(adata, adapt=True), or tosica annotate --adapt.",
+            severity="note",
+        )
+
+
 def _improbable_labels(evidence: Evidence) -> Iterator[Doubt]:
     cells = evidence.cells
     is_unknown = cells.predicted == UNKNOWN
@@ -322,6 +337,7 @@ def _known_markers(evidence: Evidence) -> Iterator[Doubt]:
 
 _RULES: tuple[Callable[[Evidence], Iterator[Doubt]], ...] = (
     _missing_genes,
+    _another_batch,
     _improbable_labels,
     _unlike_the_reference,
     _confused_labels,
