@@ -62,16 +62,16 @@ def keep_parts(state: TrainingState) -> None:
 class Parts(tosica.TOSICA):
     """A model whose parts can label by themselves."""
 
+    # The phases themselves, so that one that is renamed is missed at once.
     _training_phases = tuple(
         each
         for phase in _training.PHASES
-        for each in ((phase, keep_parts) if phase.__name__ in ("add_branches", "refit") else (phase,))
+        for each in ((phase, keep_parts) if phase in (_training.calibrate, _training.refit) else (phase,))
     )
 
     def score_parts(self, x: Tensor, measured: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Logits of the network and of the branch, each with its adjustment for rare labels."""
-        network = self.module.network_logits(self.module.clip(x)) + self.adjustment
-        return network, self.branch(x, measured) - self.adjustment
+        """Logits of the network, whose loss adjusts for rare labels, and of the branch with its own adjustment."""
+        return self.module.network_logits(self.module.clip(x)), self.branch(x, measured) - self.adjustment
 
     @torch.inference_mode()
     def label(self, query: ad.AnnData) -> dict[str, pd.DataFrame]:

@@ -9,11 +9,13 @@ import anndata as ad
 import numpy as np
 import pandas as pd
 import pytest
+import scanpy as sc
 import scipy.sparse as sp
 from _scaled import N_CELLS, REFUSED, TAKEN, each_format, normalised, rows, sequenced, shares
 from _strategies import DTYPES
 
 from tosica.data import CellMatrix, describe_unscaled, detect, detect_values, sample_positions
+from tosica.data._normalize import fit_scale
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,6 +36,29 @@ def test_scales_that_are_taken(name: str, genes: slice, form: Any) -> None:
     assert detect(rows(given)).transform.kind == kind
     assert detect_values(given, "adata.X") == kind
     np.testing.assert_array_equal(given.toarray() if sp.issparse(given) else given, x)
+
+
+@pytest.mark.parametrize(("first", "second", "is_taken"), [(1e4, 3e3, True), (1e4, 6e4, True), (1e4, 1e6, False)])
+@pytest.mark.parametrize("genes", [slice(None), slice(60, 200)], ids=["all", "fewer"])
+def test_studies_that_were_normalized_one_by_one(first: float, second: float, is_taken: bool, genes: slice) -> None:
+    parts = [
+        np.log1p(total * shares(cells))[:, genes] for total, cells in ((first, COUNTS[::2]), (second, COUNTS[1::2]))
+    ]
+    joined = rows(np.concatenate(parts).astype(np.float32))
+    if is_taken:
+        assert fit_scale(joined).kind == "log1p"
+    else:
+        with pytest.raises(ValueError, match=REFUSAL):
+            fit_scale(joined)
+
+
+@pytest.mark.data
+def test_reads_beside_counts(shared: Path) -> None:
+    reads = ad.read_h5ad(shared / "mouse_tissues.h5ad")
+    counts = ad.read_h5ad(shared / "oligo_marques.h5ad")
+    sc.pp.normalize_total(counts, target_sum=1e4)
+    sc.pp.log1p(counts)
+    assert fit_scale(CellMatrix(ad.concat([reads, counts]))).kind == "log1p"
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])

@@ -188,8 +188,10 @@ _TOTAL_COUNTS = ("total_counts", "n_counts", "nCount_RNA")
 # Share of the cells that have to agree: in a few, no gene has a single count.
 _MOST = 0.9
 # Cells on different scales differ so many times in their total and in the value of one count; by
-# depth or type they hardly do. Scales of less than _FEW of the cells are not told from outliers.
-_APART, _SAME_DEPTH, _FEW = 5.0, 3.0, 0.05
+# depth or type they hardly do. Ten is halfway between totals of 10 000 and of a million. Studies that
+# were normalized one by one, to their medians or over fewer genes, differ less, and are joined by
+# everybody. Scales of less than _FEW of the cells are not told from outliers.
+_APART, _SAME_DEPTH, _FEW = 10.0, 3.0, 0.05
 # A query with this share of the model's genes has nearly all of the counts in them.
 _MOST_GENES = 0.95
 # Least total of a query's cells over the model's genes, as a share of the reference's: with all of
@@ -290,7 +292,7 @@ def _are_different_scales(total: np.ndarray, unit: np.ndarray) -> bool:
     shared = np.sort(total[n[bin_of] >= fewest])
     # With genes left out, totals vary by a few percent, without a gap.
     if len(shared) > _MOST * len(total) and (shared[1:] > shared[:-1] * (1 + 3 * SAME_TOTAL)).any():
-        return True
+        return bool(shared[-1] > _APART * shared[0])
     # With more genes left out, cells on another scale have both totals and values of one count that
     # are many times as large; other types or depths do not.
     order = np.argsort(total)

@@ -268,8 +268,11 @@ def recognize(cells: sp.csr_matrix) -> Values | None:
     n = int(votes[winner])
     is_exact = n > 0 and np.median(error[winner, of_winner]) < 1e-3
     if (n >= FEWEST or is_exact) and 2 * n >= informative[winner].sum():
-        # Cells that fit a second transform and not this one were made differently.
+        # Cells that fit a second transform and not this one were made differently. Small values that are
+        # multiples of a fraction may be logarithms of reads that were divided by lengths of genes.
         others = fits & ~of_winner & informative[winner] & (share[winner] < 0.5)
+        if transforms[winner] is NATURAL:
+            others &= (best != 0) | (cells.max(axis=1).toarray().ravel() > _LARGEST_LOG)
         is_mixed = others.sum() >= max(3, 0.1 * fits.sum())
         transform = transforms[winner]
         return Values(transform._replace(kind="refused") if is_mixed else transform, plains[winner])
