@@ -107,6 +107,32 @@ def test_annotated_copy_and_table(ending, table_ending, run, query, model_folder
     assert run(*arguments, "--overwrite").code == 0
 
 
+@pytest.mark.parametrize("stored", [".h5ad", "csc"])
+def test_learns_from_the_query_first(stored, run, toy_query, model_folder, toy_model, tmp_path):
+    query, output, folder = tmp_path / "query.h5ad", tmp_path / "annotated.h5ad", tmp_path / "adapted"
+    captured = np.exp(np.random.default_rng(0).normal(0, 1, toy_query.n_vars))
+    toy_query.X = sp.csr_matrix(np.rint(toy_query.X.toarray() * captured).astype(np.float32))
+    if stored == "csc":
+        toy_query.X = sp.csc_matrix(toy_query.X)
+    toy_query.write_h5ad(query)
+    arguments = ["annotate", query, "--model", model_folder, "-o", output, "--adapt", "--adapted-model", folder]
+    assert run(*arguments, "--no-report").code == 0
+    adapted = toy_model.adapt(toy_query)
+    annotated = ad.read_h5ad(output)
+    assert annotated.uns["tosica"]["adapted"] == str(adapted.training_.adaptation)
+    np.testing.assert_array_equal(annotated.obs["tosica_prediction"].astype(str), adapted.predict(toy_query))
+    # A later report can be made with it.
+    page = tmp_path / "report.html"
+    assert run("report", output, "--model", folder, "-o", page).code == 0
+    assert page.exists()
+
+
+def test_a_folder_for_the_adapted_model_needs_adapt(run, query, model_folder, tmp_path):
+    result = run("annotate", query, "--model", model_folder, "--obs-out", tmp_path / "a.csv", "--adapted-model", "b")
+    assert result.code == 2
+    assert "--adapted-model needs --adapt." in result.err
+
+
 def test_options_are_passed_on(run, query, model_folder, tmp_path, toy_model):
     output = tmp_path / "o.h5ad"
     options = ["--cutoff", 1, "--probabilities", "--key-added", "mine", "--batch-size", 7, "--no-report"]
