@@ -54,7 +54,7 @@ def adapt(results: Results) -> Figure:
     ax.plot(means["after"], means.index, "o", color=OURS, label="model.adapt(query)")
     ax.set_yticks(range(len(means)), [PAIRS[name].what for name in means.index])
     ax.set(xlabel="accuracy on the query, mean of the seeds")
-    ax.legend(loc="lower left", frameon=False)
+    ax.legend(loc="upper left", frameon=False)
     return figure
 
 

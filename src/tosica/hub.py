@@ -258,6 +258,9 @@ def _facts(model: BaseModelClass, said: dict[str, str | None]) -> dict[str, str]
         of = f" of {modality.name}" if modality.name else ""
         facts[f"Genes{of}"] = f"{format_thousands(len(modality.genes))}, {modality.kind.describe(modality.scale)}"
         facts[f"Gene sets{of}"] = modality.describe_tokens()
+    adaptation = model.training_.adaptation
+    if adaptation is not None and adaptation.n_rounds:
+        facts["Learnt from"] = str(adaptation)
     facts |= {"Version": said.get("version"), "Fingerprint": model.fingerprint, "License": said["license"]}
     doi = (said.get("doi") or "").removeprefix("https://doi.org/")
     optional = {

@@ -397,6 +397,11 @@ class AnnotationMixin(SetupMixin):
             self.adapted_ = model = self.adapt(
                 adata, layer=layer, use_raw=use_raw, enable_progress_bar=enable_progress_bar
             )
+        elif self.training_.adaptation is not None and self.training_.adaptation.n_rounds:
+            logger.info(
+                "annotate: the model is %s; for cells of another batch, take the model that it was made from",
+                self.training_.adaptation,
+            )
         result = model.infer(
             adata,
             layer=layer,

@@ -86,7 +86,8 @@ class SelfTrainingMixin(SetupMixin):
            averaged.
         2. The network is trained further, with the probabilities of the branch as targets, and labels beside the
            branch.
-        3. On average the model is no surer of the query than it was right about held-out cells of its reference.
+        3. On average the model becomes no surer of the query than it was right about held-out cells of its reference,
+           unless it was surer before.
 
         How much is learnt depends on the query's difference from the reference, over genes and labels. The share of
         it that two samples of the same cells would not have is the weight of the network beside the branch, and half
@@ -172,8 +173,7 @@ class SelfTrainingMixin(SetupMixin):
                 penalties=self.training_.regression,
                 n_rounds=_N_ROUNDS,
             )
-            accuracy = self.held_out_accuracy_
-            sharpness = 1.0 if accuracy is None else limit_confidence(found.logits, accuracy)
+            sharpness = self._sharpness(query, found)
             before = self._calibrated_branch()
             _write_branch(model.module, found, signal, sharpness)
             _fit_network(model.module, query.x, softmax(found.logits / sharpness, axis=1), found)
@@ -256,6 +256,17 @@ class SelfTrainingMixin(SetupMixin):
             return 0.0, f"fewer than two labels have {MIN_CELLS} cells, and another batch looks like a new type"
         signal = common_shift(query.x, of_cells, statistics, query.measured).signal
         return signal, "the query differs from its reference no more than two samples of the same cells"
+
+    def _sharpness(self, query: QueryCells, found: SelfTrained) -> float:
+        """Find the temperature at which the model is as sure of the query as it may be.
+
+        That is as sure as it was right about the held-out cells of its reference, or as it was of the query before.
+        """
+        accuracy = self.held_out_accuracy_
+        if accuracy is None:
+            return 1.0
+        before = float(np.exp(query.log_probabilities.max(1)).mean())
+        return limit_confidence(found.logits, max(accuracy, before))
 
     def _calibrated_branch(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Weights of each gene and biases of the linear branch, over the temperature."""
