@@ -76,7 +76,7 @@ def cells():
 RUNS = {
     "accuracy": (["{data}", "--tasks", "pbmc68k", "--methods", "tosica", "svm", "--seeds=1"], {}),
     "explanation": (["{data}", "--seeds=2"], {"DATASETS": "made"}),
-    "adapt": (["{data}", "--pairs", "kang back", "pbmc68k", "--left-out", "--seeds=1"], {}),
+    "adapt": (["{data}", "--pairs", "kang back", "sext", "--left-out", "--seeds=1"], {}),
     "parts": (["{data}", "--tasks", "kang", "--seeds=1"], {}),
     "missing_genes": (["{data}", "--pairs", "pbmc68k", "--draws=1", "--epochs=2"], {"SHARES": (0.3,)}),
 }

@@ -26,6 +26,14 @@ def as_of_another_batch(adata, seed=0):
     return shifted
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _short_training():
+    """Train the network with an eighth of the draws, which is enough for what is tested here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_self_training, "_N_DRAWS", 1_000)
+        yield
+
+
 @pytest.fixture(scope="module")
 def other_batch(_pbmc):
     return as_of_another_batch(_pbmc[1])
@@ -84,11 +92,13 @@ def test_the_model_and_the_query_stay_as_they_were(pbmc_model, other_batch, cont
     assert before.keys() == after.keys()
 
 
+@pytest.mark.slow
 def test_the_same_call_gives_the_same_model(adapted, pbmc_model, other_batch):
     torch.manual_seed(1)
     assert pbmc_model.adapt(other_batch).fingerprint == adapted.fingerprint
 
 
+@pytest.mark.slow
 def test_random_numbers_of_others_stay_as_they_were(pbmc_model, other_batch):
     torch.manual_seed(3)
     expected = torch.rand(2)
@@ -114,6 +124,7 @@ def test_saved_and_loaded(adapted, other_batch, tmp_path):
     np.testing.assert_array_equal(found.novelty, expected.novelty)
 
 
+@pytest.mark.slow
 def test_a_model_that_was_loaded_learns_the_same(adapted, pbmc_model, other_batch, tmp_path):
     pbmc_model.save(tmp_path / "model")
     assert tosica.TOSICA.load(tmp_path / "model").adapt(other_batch).fingerprint == adapted.fingerprint
@@ -139,6 +150,7 @@ def test_no_surer_than_right_about_held_out_cells(adapted, pbmc_model, other_bat
     assert after < max(adapted.held_out_accuracy_, before) + 0.02
 
 
+@pytest.mark.slow
 def test_genes_that_the_query_lacks(pbmc_model, other_batch):
     fewer = other_batch[:, 150:].copy()
     with pytest.warns(UserWarning, match="the network sees the missing ones as zero"):
@@ -147,6 +159,7 @@ def test_genes_that_the_query_lacks(pbmc_model, other_batch):
         assert accuracy(adapted, fewer) > 0.5
 
 
+@pytest.mark.slow
 def test_of_many_cells_a_sample_teaches(pbmc_model, other_batch, monkeypatch):
     monkeypatch.setattr(_self_training, "MAX_CELLS", 120)
     adapted = pbmc_model.adapt(other_batch)
@@ -156,19 +169,26 @@ def test_of_many_cells_a_sample_teaches(pbmc_model, other_batch, monkeypatch):
 # --------------------------------------------------------------------------- annotate(adapt=True)
 
 
-def test_annotate_adapts_first(adapted, pbmc_model, other_batch):
+@pytest.fixture(scope="module")
+def annotated(pbmc_model, other_batch):
+    """The query, annotated with adapt=True, and the adapted model."""
     query = other_batch.copy()
-    pbmc_model.annotate(query, adapt=True)
-    assert query.uns["tosica"]["model"] == adapted.fingerprint == pbmc_model.adapted_.fingerprint
+    scvi.settings.seed = 0
+    pbmc_model.annotate(query, adapt=True, enable_progress_bar=False)
+    return query, pbmc_model.adapted_
+
+
+def test_annotate_adapts_first(adapted, annotated, other_batch):
+    query, model = annotated
+    assert query.uns["tosica"]["model"] == adapted.fingerprint == model.fingerprint
     assert query.uns["tosica"]["adapted"].startswith("adapted to 175 cells")
     np.testing.assert_array_equal(query.obs["tosica_prediction"].astype(str), adapted.predict(other_batch))
 
 
-def test_the_adapted_model_explains_its_labels(pbmc_model, other_batch):
-    query = other_batch.copy()
-    pbmc_model.annotate(query, adapt=True)
-    tosica.tl.attribute(query, pbmc_model.adapted_)
-    assert query.uns["tosica_attribution"]["completeness_error"] < 0.05
+def test_the_adapted_model_explains_its_labels(annotated):
+    query, model = annotated
+    explained = tosica.tl.attribute(query, model, copy=True)
+    assert explained.uns["tosica_attribution"]["completeness_error"] < 0.05
 
 
 def test_an_adapted_model_says_what_it_is_for(adapted, other_batch, caplog):
@@ -207,6 +227,7 @@ def test_labels_can_be_left_out_afterwards(adapted, other_batch):
     assert np.isfinite(found.novelty).all()
 
 
+@pytest.mark.slow
 def test_labels_can_be_added_afterwards(adapted, other_batch):
     query = other_batch.copy()
     is_new = (query.obs["bulk_labels"] == "CD34+").to_numpy()
