@@ -469,8 +469,9 @@ def main() -> None:
     model.training_ = replace(model.training_, held_out_probabilities=None, novelty_cutoff=found.novelty_cutoff)
     model.save(output, overwrite=True)
     draw(found.types, FIGURE)
-    (output / "README.md").write_text(write_card(model, found), encoding="utf8")
     halve(output / "model.pt")
+    # Of the model as it is loaded: its numbers, and so its fingerprint, are those in half precision.
+    (output / "README.md").write_text(write_card(tosica.TOSICA.load(output), found), encoding="utf8")
     print(f"{found[2:]}; {(output / 'model.pt').stat().st_size / 1e6:.2f} MB")
 
 
