@@ -256,21 +256,25 @@ def types_of(pair: str, data: Path) -> list[str]:
 def report(result: dict[str, Any]) -> str:
     """Text of the page."""
     runs = [run for run in result["runs"] if "without" not in run]
+    n_across, n_within = (
+        len({run["seed"] for run in runs if PAIRS[run["pair"]].within is within}) for within in (False, True)
+    )
     lines = [
         "# Before and after",
         "",
         "Written by `python -m benchmarks.adapt`. `model.adapt(query)` beside the model that it is called on: accuracy",
-        "/ macro-F1 / calibration error, means of",
-        f"{len({run['seed'] for run in runs})} seeds, which decide the held-out cells and all random numbers. Settings",
-        "were chosen on these pairs. *Rounds* is 0 where the query was found to be of the reference's batch, and the",
-        "model stayed as it was. Processor seconds are those of `adapt`.",
+        f"/ macro-F1 / calibration error, means of {n_across} seeds across batches and {n_within} within one, which",
+        "decide the held-out cells and all random numbers. Settings were chosen on these pairs. *Rounds* is 0 where",
+        "the query was found to be of the reference's batch, and the model stayed as it was. Processor seconds are",
+        "those of `adapt`, beside two other processes.",
         "",
         *table(
             ["reference → query", "before", "after", "points", "worst seed", "rounds", "seconds"],
             _rows(runs, within=False) + _rows(runs, within=True),
         ),
         "",
-        "The two parts of the model. Before, the linear branch decides nearly all labels; after, both count the same.",
+        "The two parts of the model. Before, the linear branch decides nearly all labels; after, the network counts",
+        "nearly as much.",
         "",
         *table(["accuracy / macro-F1, pairs that were learnt from", "before", "after"], _part_rows(runs)),
         "",

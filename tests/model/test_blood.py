@@ -65,7 +65,7 @@ def test_labels_come_from_a_table_of_terms(blood):
     assert set(terms.values()) <= set(read_ontology().names)
     card = (FOLDER / "README.md").read_text(encoding="utf8")
     assert all(name in card and term in card for name, term in terms.items())
-    assert f"| Fingerprint | {tosica.TOSICA.load('blood').fingerprint} |" in card
+    assert f"| Fingerprint | {blood.fingerprint} |" in card
 
 
 def test_a_cell_alone_gets_what_it_gets_among_others(blood, pbmcs):

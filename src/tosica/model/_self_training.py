@@ -133,7 +133,7 @@ class SelfTrainingMixin(SetupMixin):
 
         Examples
         --------
-        Dropping half of the counts stands for another technology:
+        Genes that are captured unequally stand for another technology:
 
         >>> import numpy as np
         >>> import scanpy as sc
@@ -141,13 +141,16 @@ class SelfTrainingMixin(SetupMixin):
         >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
         >>> adata.obs_names_make_unique()
         >>> reference, query = adata[:400].copy(), adata[400:].copy()
-        >>> query.X = query.X.multiply(np.linspace(0.4, 1, query.n_vars) ** 2).tocsr()
+        >>> captured = np.random.default_rng(0).uniform(0.2, 1.8, query.n_vars)
+        >>> query.X = query.X.expm1().multiply(captured).tocsr().log1p()
         >>> tosica.pp.build_mask(reference, max_gene_sets=30)
         >>> tosica.TOSICA.setup_anndata(reference, labels_key="bulk_labels")
         >>> model = tosica.TOSICA(reference, embed_dim=16)
         >>> model.train(max_epochs=2, enable_progress_bar=False)
         >>> adapted = model.adapt(query)
         >>> adapted.annotate(query)
+        >>> query.uns["tosica"]["adapted"].split(":")[0]
+        'adapted to 300 cells'
         """
         self._check_adaptable(adata)
         n_cells = adata.n_obs
