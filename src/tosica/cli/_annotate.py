@@ -120,12 +120,7 @@ def annotate(
     """
     if output is None and obs_out is None:
         raise click.UsageError("Give --output, --obs-out or both.")
-    if options["layer"] is not None and options["use_raw"]:
-        raise click.UsageError("Give either --layer or --use-raw, not both.")
-    if not majority_voting and (over_clustering is not None or min_prop):
-        raise click.UsageError("--over-clustering and --min-prop need --majority-voting.")
-    if adapted_model is not None and not adapt:
-        raise click.UsageError("--adapted-model needs --adapt.")
+    _refuse_combinations(majority_voting, over_clustering, min_prop, adapt, adapted_model, **options)
     page = None if output is None or no_report else output.with_suffix(".html")
     check_outputs(output, obs_out, page, adapted_model, overwrite=overwrite)
     check_cells(query)
@@ -171,17 +166,41 @@ def annotate(
             adata = read_cells(str(output)) if adata is None else adata
             _explain(adata, loaded, key, **raw)
             tosica.report(adata, page, key=key, **raw)
-    labels = obs[f"{key}_majority_vote" if majority_voting else f"{key}_prediction"].value_counts(sort=False)
-    mean = float(obs[f"{key}_probability"].mean())
+    column = f"{key}_majority_vote" if majority_voting else f"{key}_prediction"
     paths = {"query": query, "output": output, "obs_out": obs_out, "report": page}
-    result = {**paths, "n_cells": len(obs), "labels": labels.to_dict()}
-    adaptation = loaded.training_.adaptation
-    made_by = {
+    session.show({**paths, **_summary(obs, column, f"{key}_probability", loaded), "tosica": tosica.__version__})
+
+
+def _refuse_combinations(
+    majority_voting: bool,
+    over_clustering: str | None,
+    min_prop: float,
+    adapt: bool,
+    adapted_model: Path | None,
+    *,
+    layer: str | None,
+    use_raw: bool,
+    **others: Any,
+) -> None:
+    """Refuse options that need or exclude one another."""
+    if layer is not None and use_raw:
+        raise click.UsageError("Give either --layer or --use-raw, not both.")
+    if not majority_voting and (over_clustering is not None or min_prop):
+        raise click.UsageError("--over-clustering and --min-prop need --majority-voting.")
+    if adapted_model is not None and not adapt:
+        raise click.UsageError("--adapted-model needs --adapt.")
+
+
+def _summary(obs: pd.DataFrame, labels_key: str, probability_key: str, model: TOSICA) -> dict[str, Any]:
+    """Summarize the labels of a query, and name the model that gave them."""
+    adaptation = model.training_.adaptation
+    return {
+        "n_cells": len(obs),
+        "labels": obs[labels_key].value_counts(sort=False).to_dict(),
+        "mean_probability": float(obs[probability_key].mean()),
         "adapted": None if adaptation is None else str(adaptation),
-        "model": loaded.fingerprint,
-        "tosica": tosica.__version__,
+        "model": model.fingerprint,
     }
-    session.show({**result, "mean_probability": mean, **made_by})
 
 
 def _adapt_to_file(query: str, model: TOSICA, *, layer: str | None, use_raw: bool) -> TOSICA:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
     from mudata import MuData
 
+    from tosica.linear import NoveltyStatistics
     from tosica.model._annotation_result import Cutoff
     from tosica.model._modalities import Minibatch
 
@@ -140,19 +141,14 @@ class AnnotationMixin(SetupMixin):
                     found[name][start : start + len(part)] = part
                 step.n += len(part)
         hierarchy = self._hierarchy
-        if "probabilities" in found and hierarchy is not None and len(hierarchy.names) > len(self.labels):
-            answers = hierarchy.answer(found["probabilities"], confidence)
-            found["confident_codes"], found["confident_probability"] = answers
-            if "novelty" in found and (cutoff := self.training_.novelty_cutoff) is not None:
-                found["confident_codes"][found["novelty"] > cutoff] = len(hierarchy.names)
+        if hierarchy is not None:
+            found |= self._confident_answers(hierarchy, found, confidence)
         if "attention" in found:
             found["attention"] = np.ascontiguousarray(found["attention"][:, : len(columns)])
         if "novelty" in found and statistics is not None:
-            distance, nearest = found.pop("distance"), found.pop("nearest")
             # A part of a query is corrected by cells from all over it.
-            scored, of_label = (distance, nearest) if sample is None else self._distances(sample, layer, use_raw)
-            distance = distance - label_excess(scored, of_label, statistics.cells, statistics.cells_labels)[nearest]
-            found["novelty_pvalue"] = pvalues(distance, statistics.cells).astype(np.float32)
+            whole = None if sample is None else self._distances(sample, layer, use_raw)
+            found["novelty_pvalue"] = _novelty_pvalues(found.pop("distance"), found.pop("nearest"), whole, statistics)
         batch_signal = None
         if "novelty" in found and (sample is None or sample is adata):
             batch_signal = self._batch_signal(source)
@@ -176,6 +172,18 @@ class AnnotationMixin(SetupMixin):
             adapted="" if self.training_.adaptation is None else str(self.training_.adaptation),
             **found,
         )
+
+    def _confident_answers(
+        self, hierarchy: LabelHierarchy, found: Mapping[str, np.ndarray], confidence: float
+    ) -> dict[str, np.ndarray]:
+        """Codes and probabilities of the confident answers, if there are probabilities and groups of labels."""
+        if "probabilities" not in found or len(hierarchy.names) <= len(self.labels):
+            return {}
+        codes, probability = hierarchy.answer(found["probabilities"], confidence)
+        cutoff = self.training_.novelty_cutoff
+        if "novelty" in found and cutoff is not None:
+            codes[found["novelty"] > cutoff] = len(hierarchy.names)
+        return {"confident_codes": codes, "confident_probability": probability}
 
     @torch.inference_mode()
     def _infer_minibatch(
@@ -707,3 +715,18 @@ class AnnotationMixin(SetupMixin):
         if chosen is None or chosen.ndim != 1:
             raise ValueError(f"indices must be positions of the {adata.n_obs} cells, a slice, or a boolean for each.")
         return source[chosen]
+
+
+def _novelty_pvalues(
+    distance: np.ndarray,
+    nearest: np.ndarray,
+    whole: tuple[np.ndarray, np.ndarray] | None,
+    statistics: NoveltyStatistics,
+) -> np.ndarray:
+    """Compute p-values of distances, without what each label's cells share.
+
+    What they share is found in the cells themselves, or in the distances and nearest labels of a ``whole`` query.
+    """
+    scored, of_label = (distance, nearest) if whole is None else whole
+    excess = label_excess(scored, of_label, statistics.cells, statistics.cells_labels)
+    return pvalues(distance - excess[nearest], statistics.cells).astype(np.float32)
