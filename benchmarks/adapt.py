@@ -364,8 +364,8 @@ def _left_out_lines(runs: list[dict[str, Any]]) -> list[str]:
     means = pd.DataFrame(runs)[columns].mean()
     rows.append(["*mean of all types*", *(f"{value:.3f}" for value in means)])
     return [
-        f"Each type left out of the reference in turn, {len({run['seed'] for run in runs})} seeds: AUROC of its cells",
-        "among those of the query, by `tosica_novelty` and by 1 - `tosica_probability`.",
+        f"Each type left out of the reference in turn, up to {len({run['seed'] for run in runs})} seeds: AUROC of its",
+        "cells among those of the query, by `tosica_novelty` and by 1 - `tosica_probability`.",
         "",
         *table(["reference → query", *columns], rows),
         "",
