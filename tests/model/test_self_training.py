@@ -15,6 +15,9 @@ from tosica import linear
 from tosica.model import _self_training
 
 
+N_DRAWS = _self_training._N_DRAWS
+
+
 def as_of_another_batch(adata, seed=0):
     """Let each gene be captured better or worse than before."""
     shifted = adata.copy()
@@ -54,7 +57,8 @@ def accuracy(model, query, labels_key="bulk_labels"):
 
 @pytest.mark.slow
 @pytest.mark.data
-def test_labels_of_another_condition_become_better(shared):
+def test_labels_of_another_condition_become_better(shared, monkeypatch):
+    monkeypatch.setattr(_self_training, "_N_DRAWS", N_DRAWS)
     adata = sc.read_h5ad(shared / "kang_pbmc.h5ad")
     is_treated = (adata.obs["group_id"] == "stim").to_numpy()
     reference, query = adata[is_treated].copy(), adata[~is_treated].copy()
