@@ -14,7 +14,6 @@ import tosica
 from tosica import linear
 from tosica.model import _self_training
 
-
 N_DRAWS = _self_training._N_DRAWS
 
 
