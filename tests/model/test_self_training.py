@@ -21,10 +21,10 @@ def as_of_another_batch(adata, seed=0):
     """Let each gene be captured better or worse than before."""
     shifted = adata.copy()
     captured = np.random.default_rng(seed).uniform(0.05, 1, adata.n_vars)
-    before = shifted.X.expm1()
-    after = before.multiply(captured).tocsr()
+    before = sp.csr_matrix(shifted.X).expm1()
+    after = sp.csr_matrix(before.multiply(captured))
     totals = np.asarray(before.sum(1) / after.sum(1))
-    shifted.X = after.multiply(totals).tocsr().log1p()
+    shifted.X = sp.csr_matrix(after.multiply(totals)).log1p()
     return shifted
 
 
