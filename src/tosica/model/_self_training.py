@@ -45,7 +45,8 @@ _N_ROUNDS = 2
 # Cells with a smaller p-value of novelty do not teach.
 _LEAST_PVALUE = 0.05
 _BATCH_SIZE = 64
-# Cells that the network is trained on after the branch: three times as many brought no more.
+# Cells that the network is trained on after the branch. Three times as many changed its accuracy by -.5, 0, 1 and 1.1
+# points on Kang, Kang back, breast and pbmc3k to hao, and that of both parts by at most .5.
 _N_DRAWS = 8_000
 # Targets are probabilities that are calibrated already.
 _PLAN = TrainingPlanConfig(label_smoothing=0.0)
