@@ -189,7 +189,11 @@ def card_of(labels, texts):
         registry_={"setup_args": {"batch_key": other}},
         labels=labels,
         training_=SimpleNamespace(
-            certificate=None, label_counts=dict.fromkeys(labels, 5), held_out_codes=np.zeros((2, 1), int), refitted=True
+            adaptation=None,
+            certificate=None,
+            label_counts=dict.fromkeys(labels, 5),
+            held_out_codes=np.zeros((2, 1), int),
+            refitted=True,
         ),
         fingerprint="0" * 16,
         ontology_term_ids_=dict.fromkeys(labels, other),
