@@ -42,7 +42,9 @@ os.environ.setdefault("MPLBACKEND", "agg")
 # The same examples in every run, so that a test fails because of a change and not by chance; and
 # no limit of time, which a busy machine would exceed. HYPOTHESIS_PROFILE=random draws others each
 # time, as the weekly run of CI does, and remembers those that failed.
-_PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+_PATIENT = settings(
+    deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
 settings.register_profile("fixed", _PATIENT, derandomize=True, database=None)
 settings.register_profile("random", _PATIENT)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
@@ -83,7 +85,9 @@ def _same_seed() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _names_of_examples(request: pytest.FixtureRequest, doctest_namespace: dict[str, Any]) -> None:
+def _names_of_examples(
+    request: pytest.FixtureRequest, doctest_namespace: dict[str, Any]
+) -> None:
     """Give an example that uses ``model`` or ``query`` without making it the trained model and its query."""
     if isinstance(request.node, DoctestItem):
         code = "".join(example.source for example in request.node.dtest.examples)
@@ -108,7 +112,9 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: True)
     # pytest puts its own stderr back between a fixture and the test.
-    monkeypatch.setattr(_settings, "sys", SimpleNamespace(stderr=stream, modules=sys.modules))
+    monkeypatch.setattr(
+        _settings, "sys", SimpleNamespace(stderr=stream, modules=sys.modules)
+    )
     monkeypatch.setattr(_settings, "DELAY", 0.0)
     monkeypatch.setattr(_settings, "INTERVAL", 0.01)
     return stream

@@ -52,7 +52,9 @@ def run_tosica(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
     found = model.predict(query, soft=True)
     # With few held-out cells there are no label sets.
     with contextlib.suppress(ValueError):
-        found.attrs["sets"] = {c: model.predict_set(query, coverage=c, allow_empty=True) for c in COVERAGES}
+        found.attrs["sets"] = {
+            c: model.predict_set(query, coverage=c, allow_empty=True) for c in COVERAGES
+        }
     return found
 
 
@@ -69,7 +71,9 @@ def run_celltypist(reference: AnnData, query: AnnData, seed: int) -> pd.DataFram
 def run_scanvi(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
     """ScANVI on an scVI model of reference and query (Xu et al., 2021)."""
     both = ad.concat({"reference": reference, "query": query}, label="origin")
-    both.obs["known"] = np.where(both.obs["origin"] == "query", "unlabelled", both.obs[LABEL])
+    both.obs["known"] = np.where(
+        both.obs["origin"] == "query", "unlabelled", both.obs[LABEL]
+    )
     model = fit_scanvi(both, "origin", seed)
     return model.predict(both[both.obs["origin"] == "query"].copy(), soft=True)
 
@@ -113,7 +117,11 @@ def standardised() -> tuple[StandardScaler, FunctionTransformer]:
 
 
 def _support_vectors(
-    reference: AnnData, query: AnnData, seed: int, *scaling: TransformerMixin, platts_labels: bool = False
+    reference: AnnData,
+    query: AnnData,
+    seed: int,
+    *scaling: TransformerMixin,
+    platts_labels: bool = False,
 ) -> pd.DataFrame:
     """Labels of a linear SVM, with the highest probability of Platt scaling.
 
@@ -139,23 +147,36 @@ def _support_vectors(
 def run_knn(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
     """15 neighbours on 50 principal components."""
     n_components = min(50, reference.n_obs - 1, reference.n_vars - 1)
-    pipeline = make_pipeline(PCA(n_components, random_state=seed), KNeighborsClassifier(min(15, reference.n_obs)))
+    pipeline = make_pipeline(
+        PCA(n_components, random_state=seed),
+        KNeighborsClassifier(min(15, reference.n_obs)),
+    )
     return _classified(pipeline, reference, query, dense=True)
 
 
 def _classified(
-    classifier: ClassifierMixin, reference: AnnData, query: AnnData, *, dense: bool = False
+    classifier: ClassifierMixin,
+    reference: AnnData,
+    query: AnnData,
+    *,
+    dense: bool = False,
 ) -> pd.DataFrame:
     train, test = (x.X.toarray() if dense else x.X for x in (reference, query))
     classifier.fit(train, reference.obs[LABEL].astype(str).to_numpy())
-    return pd.DataFrame(classifier.predict_proba(test), index=query.obs_names, columns=classifier.classes_)
+    return pd.DataFrame(
+        classifier.predict_proba(test),
+        index=query.obs_names,
+        columns=classifier.classes_,
+    )
 
 
 def run_literal(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
     """The network and defaults of the authors' code."""
     tosica.pp.build_mask(reference, max_gene_sets=300, n_unannotated=1)
     codes = reference.obs[LABEL].cat.codes.to_numpy()
-    model = train_original(reference.X.toarray(), codes, reference.varm["tosica_mask"], seed)
+    model = train_original(
+        reference.X.toarray(), codes, reference.varm["tosica_mask"], seed
+    )
     found = probabilities(model, query.X.toarray())
     labels = reference.obs[LABEL].cat.categories
     return pd.DataFrame(found, index=query.obs_names, columns=labels)
@@ -174,7 +195,9 @@ METHODS: dict[str, tuple[str, Method]] = {
 }
 
 
-def quietly(method: Method, reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
+def quietly(
+    method: Method, reference: AnnData, query: AnnData, seed: int
+) -> pd.DataFrame:
     """Run a method on copies, without the warnings of its libraries."""
     with warnings.catch_warnings(action="ignore"):
         # Set before each run, because scanpy's tools change the number of threads of torch.

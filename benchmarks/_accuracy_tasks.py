@@ -55,7 +55,9 @@ def prepared(adata: AnnData, labels_key: str, batch_key: str | None = None) -> A
     made = ad.AnnData(csr_matrix(adata.X, dtype=np.float32))
     made.obs_names, made.var_names = adata.obs_names, adata.var_names
     made.obs[LABEL] = pd.Categorical(adata.obs[labels_key].astype(str))
-    made.obs[BATCH] = "one" if batch_key is None else adata.obs[batch_key].astype(str).to_numpy()
+    made.obs[BATCH] = (
+        "one" if batch_key is None else adata.obs[batch_key].astype(str).to_numpy()
+    )
     made.layers[COUNTS] = made.X.copy()
     sc.pp.normalize_total(made, target_sum=1e4)
     sc.pp.log1p(made)
@@ -106,7 +108,9 @@ def cite(data: Path) -> AnnData:
 
 def breast(data: Path) -> AnnData:
     """Breast tissue, 20 cells a type: cells (Komen Tissue Bank) and nuclei of five types (GTEx)."""
-    return prepared(ad.read_h5ad(data / "breast_cells_nuclei.h5ad"), "celltype", "cohort")
+    return prepared(
+        ad.read_h5ad(data / "breast_cells_nuclei.h5ad"), "celltype", "cohort"
+    )
 
 
 def gut(data: Path) -> AnnData:
@@ -123,7 +127,10 @@ def across(adata: AnnData, batch: str) -> list[Split]:
 def of_known_types(splits: list[Split]) -> list[Split]:
     """Leave out cells of the query whose label the reference lacks."""
     return [
-        Split(reference, query[query.obs[LABEL].isin(reference.obs[LABEL].unique())].copy())
+        Split(
+            reference,
+            query[query.obs[LABEL].isin(reference.obs[LABEL].unique())].copy(),
+        )
         for reference, query in splits
     ]
 
@@ -138,7 +145,10 @@ def folds(adata: AnnData, seed: int, n: int = 5) -> list[Split]:
 def few(adata: AnnData, n_obs: int, seed: int) -> list[Split]:
     """A small reference of all batches, stratified by label; all other cells are the query."""
     train, test = train_test_split(
-        np.arange(adata.n_obs), train_size=n_obs, stratify=adata.obs[LABEL], random_state=seed
+        np.arange(adata.n_obs),
+        train_size=n_obs,
+        stratify=adata.obs[LABEL],
+        random_state=seed,
     )
     return [Split(adata[np.sort(train)].copy(), adata[np.sort(test)].copy())]
 
@@ -150,34 +160,72 @@ def noisy(splits: list[Split], seed: int) -> list[Split]:
         labels = reference.obs[LABEL].cat.categories
         codes = reference.obs[LABEL].cat.codes.to_numpy().copy()
         wrong = rng.permutation(len(codes))[: round(NOISE * len(codes))]
-        codes[wrong] = (codes[wrong] + rng.integers(1, len(labels), len(wrong))) % len(labels)
+        codes[wrong] = (codes[wrong] + rng.integers(1, len(labels), len(wrong))) % len(
+            labels
+        )
         reference.obs[LABEL] = pd.Categorical.from_codes(codes, labels)
     return splits
 
 
 TASKS: dict[str, Task] = {
-    "kang": Task("Kang, control → IFN-β", False, lambda data, seed: across(kang(data), "ctrl")),
-    "kang back": Task("Kang, IFN-β → control", False, lambda d, seed: across(kang(d), "stim")),
-    "lung": Task("lung, CEL-seq2 → Drop-seq", False, lambda d, seed: across(lung(d), "sc_celseq2")),
-    "lung back": Task("lung, Drop-seq → CEL-seq2", False, lambda d, seed: across(lung(d), "sc_dropseq")),
+    "kang": Task(
+        "Kang, control → IFN-β", False, lambda data, seed: across(kang(data), "ctrl")
+    ),
+    "kang back": Task(
+        "Kang, IFN-β → control", False, lambda d, seed: across(kang(d), "stim")
+    ),
+    "lung": Task(
+        "lung, CEL-seq2 → Drop-seq",
+        False,
+        lambda d, seed: across(lung(d), "sc_celseq2"),
+    ),
+    "lung back": Task(
+        "lung, Drop-seq → CEL-seq2",
+        False,
+        lambda d, seed: across(lung(d), "sc_dropseq"),
+    ),
     "pbmc68k": Task("pbmc68k, 5 folds", True, lambda d, seed: folds(pbmc68k(d), seed)),
     "kang noisy": Task(
-        "Kang, control → IFN-β, 20 % wrong labels", False, lambda d, seed: noisy(across(kang(d), "ctrl"), seed)
+        "Kang, control → IFN-β, 20 % wrong labels",
+        False,
+        lambda d, seed: noisy(across(kang(d), "ctrl"), seed),
     ),
     "kang 50": Task("Kang, 50 cells", True, lambda d, seed: few(kang(d), 50, seed)),
     "kang 200": Task("Kang, 200 cells", True, lambda d, seed: few(kang(d), 200, seed)),
     "kang 750": Task("Kang, 750 cells", True, lambda d, seed: few(kang(d), 750, seed)),
-    "breast cells": Task("breast, cells → nuclei", False, lambda d, seed: across(breast(d), "komentissuebank")),
-    "breast nuclei": Task("breast, nuclei → cells", False, lambda d, seed: of_known_types(across(breast(d), "gtex"))),
-    "gut": Task("mouse gut, 22 types, halves", True, lambda d, seed: [*across(gut(d), "a"), *across(gut(d), "b")]),
+    "breast cells": Task(
+        "breast, cells → nuclei",
+        False,
+        lambda d, seed: across(breast(d), "komentissuebank"),
+    ),
+    "breast nuclei": Task(
+        "breast, nuclei → cells",
+        False,
+        lambda d, seed: of_known_types(across(breast(d), "gtex")),
+    ),
+    "gut": Task(
+        "mouse gut, 22 types, halves",
+        True,
+        lambda d, seed: [*across(gut(d), "a"), *across(gut(d), "b")],
+    ),
 }
 
 # Tasks of the second page. No setting was chosen on the simulated cells. Settings of the linear
 # branch were chosen on references that included small ones of the CITE-seq data.
 UNSEEN: dict[str, Task] = {
     "simulated": Task(
-        "simulated, one batch → the other", False, lambda data, seed: across(simulated(data, seed), "batch0")
+        "simulated, one batch → the other",
+        False,
+        lambda data, seed: across(simulated(data, seed), "batch0"),
     ),
-    "simulated 200": Task("simulated, 200 cells", True, lambda data, seed: few(simulated(data, seed), 200, seed)),
-    "cite": Task("CITE-seq PBMC, RNA, 250 cells", True, lambda data, seed: few(cite(data), 250, seed)),
+    "simulated 200": Task(
+        "simulated, 200 cells",
+        True,
+        lambda data, seed: few(simulated(data, seed), 200, seed),
+    ),
+    "cite": Task(
+        "CITE-seq PBMC, RNA, 250 cells",
+        True,
+        lambda data, seed: few(cite(data), 250, seed),
+    ),
 }

@@ -26,15 +26,23 @@ SIZES = (30, 10, 5)
 _TRAINING: dict[str, Any] = {"accelerator": "cpu", "enable_progress_bar": False}
 
 
-def scores(label: str, truth: np.ndarray, before: np.ndarray, after: np.ndarray) -> dict[str, float]:
+def scores(
+    label: str, truth: np.ndarray, before: np.ndarray, after: np.ndarray
+) -> dict[str, float]:
     """Recall of the new label; macro-F1 of the old ones on their cells, before and after."""
     is_new = truth == label
     old = np.unique(truth[~is_new])
 
     def f1(found: np.ndarray) -> float:
-        return float(f1_score(truth[~is_new], found[~is_new], labels=old, average="macro"))
+        return float(
+            f1_score(truth[~is_new], found[~is_new], labels=old, average="macro")
+        )
 
-    return {"recall": float((after[is_new] == label).mean()), "before": f1(before), "after": f1(after)}
+    return {
+        "recall": float((after[is_new] == label).mean()),
+        "before": f1(before),
+        "after": f1(after),
+    }
 
 
 def truth_of(adata: AnnData) -> np.ndarray:
@@ -56,10 +64,15 @@ def run_tosica(task: HeldOut, seed: int) -> list[dict[str, Any]]:
     for query in task.queries:
         for n_new in SIZES:
             cells = _with_labeled(query.cells, n_new)
-            rows.append(_adapt(task, query, model, cells, "tosica", n_new) | {"training": training})
+            rows.append(
+                _adapt(task, query, model, cells, "tosica", n_new)
+                | {"training": training}
+            )
         alone = query.cells[query.cells.obs[KNOWN] == task.label].copy()
         method = "tosica, labeled cells only"
-        rows.append(_adapt(task, query, model, alone, method, SIZES[0]) | {"training": training})
+        rows.append(
+            _adapt(task, query, model, alone, method, SIZES[0]) | {"training": training}
+        )
     return rows
 
 
@@ -71,13 +84,17 @@ def _with_labeled(query: AnnData, n_labeled: int) -> AnnData:
     return query[keep].copy()
 
 
-def _adapt(task: HeldOut, query: Query, model: TOSICA, cells: AnnData, method: str, n_new: int) -> dict[str, Any]:
+def _adapt(
+    task: HeldOut, query: Query, model: TOSICA, cells: AnnData, method: str, n_new: int
+) -> dict[str, Any]:
     began = time.process_time()
     unlabeled = UNLABELED if (cells.obs[KNOWN] == UNLABELED).any() else None
     grown = tosica.TOSICA.load_query_data(cells, model, KNOWN, unlabeled)
     # Before the new label is fitted, nothing may have changed.
     kept = grown.predict(query.test, soft=True)[model.labels].to_numpy()
-    changed = float(np.abs(kept - model.predict(query.test, soft=True).to_numpy()).max())
+    changed = float(
+        np.abs(kept - model.predict(query.test, soft=True).to_numpy()).max()
+    )
     grown.train()
     seconds = time.process_time() - began
     before, after = (np.asarray(each.predict(query.test)) for each in (model, grown))
@@ -101,7 +118,11 @@ def run_scanvi(task: HeldOut, seed: int) -> list[dict[str, Any]]:
     scvi.settings.seed = seed
     scvi.model.SCVI.setup_anndata(reference, layer=COUNTS, batch_key="origin")
     # As scvi-tools recommends for models that are adapted to a query.
-    layers = {"use_layer_norm": "both", "use_batch_norm": "none", "encode_covariates": True}
+    layers = {
+        "use_layer_norm": "both",
+        "use_batch_norm": "none",
+        "encode_covariates": True,
+    }
     first = scvi.model.SCVI(reference, n_layers=2, dropout_rate=0.2, **layers)
     first.train(**_TRAINING)
     model = scvi.model.SCANVI.from_scvi_model(first, UNLABELED, labels_key=KNOWN)

@@ -54,7 +54,9 @@ def held_out(data: Path, seed: int) -> Iterator[HeldOut]:
             own = rng.permutation(np.flatnonzero(first & (labels != label)))
             reference = adata[np.sort(own[: len(own) // 2])].copy()
             reference.obs[LABEL] = reference.obs[LABEL].cat.remove_unused_categories()
-            same = np.append(own[len(own) // 2 :], np.flatnonzero(first & (labels == label)))
+            same = np.append(
+                own[len(own) // 2 :], np.flatnonzero(first & (labels == label))
+            )
             queries = [
                 _query("same batch", adata, same, label, rng),
                 _query("other batch", adata, np.flatnonzero(~first), label, rng),
@@ -62,14 +64,18 @@ def held_out(data: Path, seed: int) -> Iterator[HeldOut]:
             yield HeldOut(dataset, label, reference, queries)
 
 
-def _query(which: str, adata: AnnData, cells: np.ndarray, label: str, rng: np.random.Generator) -> Query:
+def _query(
+    which: str, adata: AnnData, cells: np.ndarray, label: str, rng: np.random.Generator
+) -> Query:
     """Label some cells of a type; of all others, half are seen unlabeled and half are scored."""
     is_new = adata.obs[LABEL].astype(str).to_numpy()[cells] == label
     labeled = rng.permutation(cells[is_new])[:N_NEW]
     others = np.setdiff1d(cells, labeled)
     seed = int(rng.integers(2**31))
     strata = adata.obs[LABEL].astype(str).to_numpy()[others]
-    seen, test = train_test_split(others, test_size=0.5, stratify=strata, random_state=seed)
+    seen, test = train_test_split(
+        others, test_size=0.5, stratify=strata, random_state=seed
+    )
     query = adata[np.concatenate([labeled, seen])].copy()
     query.obs[KNOWN] = [label] * len(labeled) + [UNLABELED] * len(seen)
     return Query(which, query, adata[test].copy())

@@ -32,7 +32,9 @@ def oversampled(codes: np.ndarray, seed: int) -> np.ndarray:
     return np.concatenate([np.r_[c, rng.choice(c, most - len(c))] for c in cells])
 
 
-def train_original(expression: np.ndarray, codes: np.ndarray, mask: sp.sparray, seed: int) -> LiteralTOSICA:
+def train_original(
+    expression: np.ndarray, codes: np.ndarray, mask: sp.sparray, seed: int
+) -> LiteralTOSICA:
     """Labels oversampled, batches of 8, ten epochs of SGD with a cosine, and all its dropouts.
 
     To make this feasible its dense embedding is replaced by the sparse one with the same outputs
@@ -41,7 +43,10 @@ def train_original(expression: np.ndarray, codes: np.ndarray, mask: sp.sparray, 
     """
     torch.manual_seed(seed)
     drawn = oversampled(codes, seed)
-    x, y = torch.from_numpy(expression[drawn]), torch.from_numpy(codes[drawn].astype(np.int64))
+    x, y = (
+        torch.from_numpy(expression[drawn]),
+        torch.from_numpy(codes[drawn].astype(np.int64)),
+    )
     columns = mask.tocsc()
     columns.sort_indices()
     model = LiteralTOSICA(np.zeros((1, 1)), len(np.unique(codes)), **DROPOUTS)
@@ -52,7 +57,9 @@ def train_original(expression: np.ndarray, codes: np.ndarray, mask: sp.sparray, 
         torch.nn.init.uniform_(parameter, -bound, bound)
     model.embedding = embedding
     for block in model.blocks:
-        block.attn.attention_dropout = block.attn.dropout = block.mlp.dropout = _Dropout()
+        block.attn.attention_dropout = block.attn.dropout = block.mlp.dropout = (
+            _Dropout()
+        )
     optimizer = torch.optim.SGD(model.parameters(), **SGD)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda epoch: (1 + np.cos(epoch * np.pi / EPOCHS)) / 2 * 0.99 + 0.01
@@ -72,7 +79,9 @@ def train_original(expression: np.ndarray, codes: np.ndarray, mask: sp.sparray, 
 def probabilities(model: LiteralTOSICA, expression: np.ndarray) -> np.ndarray:
     """Of each label for each cell, ``(n_cells, n_labels)``."""
     parts = torch.from_numpy(expression).split(64)
-    return torch.cat([class_token_logits(model, part).softmax(1) for part in parts]).numpy()
+    return torch.cat(
+        [class_token_logits(model, part).softmax(1) for part in parts]
+    ).numpy()
 
 
 class _Dropout(torch.nn.Module):
@@ -91,7 +100,9 @@ def class_token_logits(model: LiteralTOSICA, x: torch.Tensor) -> torch.Tensor:
     attention = last.attn
     by_head = attention.qkv(last.norm1(t)).unflatten(-1, (3, attention.n_heads, -1))
     query, key, value = (part.transpose(1, 2) for part in by_head.unbind(2))
-    weights = (query[:, :, :1] @ key.transpose(-1, -2) * attention.head_dim**-0.5).softmax(-1)
+    weights = (
+        query[:, :, :1] @ key.transpose(-1, -2) * attention.head_dim**-0.5
+    ).softmax(-1)
     mixed = (attention.attention_dropout(weights) @ value).transpose(1, 2).flatten(-2)
     first = t[:, :1] + last.drop_path(attention.dropout(attention.proj(mixed)))
     first = first + last.drop_path(last.mlp(last.norm2(first)))

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 # Each page, its title, and the results that it shows, in order. A result is of the script of its name.
 PAGES = {
-    "accuracy": ("Accuracy", ("accuracy", "accuracy_unseen", "accuracy_held_back", "batches")),
+    "accuracy": (
+        "Accuracy",
+        ("accuracy", "accuracy_unseen", "accuracy_held_back", "batches"),
+    ),
     "explanation": ("Explanation", ("explanation", "trajectory")),
     "adapt": ("Learning from the query", ("adapt",)),
     "doubt": ("Doubt", ("label_sets", "confident", "ontology")),
@@ -35,7 +38,11 @@ def processor() -> str:
     """Name of the processor."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    names = [
+        line.partition(":")[2].strip()
+        for line in lines
+        if line.startswith("model name")
+    ]
     return names[0] if names else platform.processor()
 
 
@@ -43,12 +50,18 @@ def table(head: list[str], rows: Sequence[Sequence[Any]]) -> list[str]:
     """Lines of a Markdown table; numbers with three digits."""
     shown = [
         [
-            f"{c:.3g}" if isinstance(c, float) and c < 100 else f"{c:.0f}" if isinstance(c, float) else str(c)
+            f"{c:.3g}"
+            if isinstance(c, float) and c < 100
+            else f"{c:.0f}"
+            if isinstance(c, float)
+            else str(c)
             for c in row
         ]
         for row in rows
     ]
-    return ["| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *shown]]
+    return [
+        "| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *shown]
+    ]
 
 
 def versions(*more: str) -> dict[str, str]:
@@ -63,12 +76,17 @@ def versions(*more: str) -> dict[str, str]:
 def version_lines(result: dict[str, Any]) -> list[str]:
     """The last line of a result: when and with which tosica it was measured."""
     measured = result["versions"]
-    return [f"*Measured on {measured['date']} with tosica {measured['tosica']}; the JSON file has all versions.*", ""]
+    return [
+        f"*Measured on {measured['date']} with tosica {measured['tosica']}; the JSON file has all versions.*",
+        "",
+    ]
 
 
 def script_of(result: str) -> Any:
     """The module that measured a result."""
-    return importlib.import_module(f"benchmarks.{re.sub('_(unseen|held_back)$', '', result)}")
+    return importlib.import_module(
+        f"benchmarks.{re.sub('_(unseen|held_back)$', '', result)}"
+    )
 
 
 def page(name: str, folder: Path, **known: str) -> str:
@@ -80,17 +98,27 @@ def page(name: str, folder: Path, **known: str) -> str:
         if not texts[part] and path.exists():
             texts[part] = script_of(part).report(json.loads(path.read_text()))
     sections = [re.sub(r"(?m)^#", "##", text) for text in texts.values() if text]
-    figure = [f"![{FIGURES[name][1]}](../_static/{name}.png)", ""] if name in FIGURES else []
-    sections = ["\n\n".join(map(_filled, section.split("\n\n"))) for section in sections]
+    figure = (
+        [f"![{FIGURES[name][1]}](../_static/{name}.png)", ""] if name in FIGURES else []
+    )
+    sections = [
+        "\n\n".join(map(_filled, section.split("\n\n"))) for section in sections
+    ]
     # The search of the pages leaves these out: they have nearly every word.
-    return "\n".join(["---", "nosearch: true", "---", "", f"# {title}", "", *figure, *sections])
+    return "\n".join(
+        ["---", "nosearch: true", "---", "", f"# {title}", "", *figure, *sections]
+    )
 
 
 def _filled(text: str) -> str:
     """A paragraph in lines of equal length, which no code is broken by; anything else as it is."""
     if not re.match(r"[A-Za-z0-9(]|\*\w", text):
         return text
-    whole = re.sub(r"`[^`]*`|\d (?=\d{3})", lambda found: re.sub(r"\s", "\0", found[0]), text.strip())
+    whole = re.sub(
+        r"`[^`]*`|\d (?=\d{3})",
+        lambda found: re.sub(r"\s", "\0", found[0]),
+        text.strip(),
+    )
     filled = fill(whole, 120, break_long_words=False, break_on_hyphens=False)
     return filled.replace("\0", " ") + "\n" * text.endswith("\n")
 
@@ -103,5 +131,9 @@ def write(folder: Path, name: str, result: dict[str, Any], report: str) -> None:
     (folder / f"{of}.md").write_text(page(of, folder, **{name: report}))
     stored = {part: folder / f"{part}.json" for part in PAGES[of][1]}
     if of in FIGURES and all(path.exists() for path in stored.values()):
-        draw(of, folder, {part: json.loads(path.read_text()) for part, path in stored.items()})
+        draw(
+            of,
+            folder,
+            {part: json.loads(path.read_text()) for part, path in stored.items()},
+        )
     print(report)

@@ -79,7 +79,9 @@ def annotate(folder: Path, n_cells: int, way: str, share: int) -> dict[str, floa
         parts = range(0, n_parts, share)
         n_done = sum(min((part + 1) * size, n_cells) - part * size for part in parts)
     if not way.startswith("dask"):
-        found = timed(lambda: tosica.tl.annotate_file(source, model, output, **options), n_done)
+        found = timed(
+            lambda: tosica.tl.annotate_file(source, model, output, **options), n_done
+        )
     else:
         from distributed import Client, LocalCluster
 
@@ -87,7 +89,9 @@ def annotate(folder: Path, n_cells: int, way: str, share: int) -> dict[str, floa
 
         n_workers = int(way.removeprefix("dask"))
         with (
-            LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=None) as cluster,
+            LocalCluster(
+                n_workers=n_workers, threads_per_worker=1, dashboard_address=None
+            ) as cluster,
             Client(cluster) as client,
         ):
             # Imports, the model and compiled code are loaded at the first part.
@@ -95,14 +99,26 @@ def annotate(folder: Path, n_cells: int, way: str, share: int) -> dict[str, floa
             if not few.exists():
                 synthetic(512, N_GENES).write_zarr(few)
             tosica.tl.annotate_file(
-                few, model, folder / f"few_{way}.zarr", client=client, cells_per_part=128, overwrite=True
+                few,
+                model,
+                folder / f"few_{way}.zarr",
+                client=client,
+                cells_per_part=128,
+                overwrite=True,
             )
-            found = timed(lambda: tosica.tl.annotate_file(source, model, output, client=client, **options), n_done)
+            found = timed(
+                lambda: tosica.tl.annotate_file(
+                    source, model, output, client=client, **options
+                ),
+                n_done,
+            )
             return {**found, "peak_mb": max(client.run(peak_mb).values())}
     return found
 
 
-def train(folder: Path, n_cells: int, way: str, n_batches: int | None) -> dict[str, float]:
+def train(
+    folder: Path, n_cells: int, way: str, n_batches: int | None
+) -> dict[str, float]:
     """Train an epoch, or its first minibatches; seconds of the network and of everything."""
     import anndata as ad
     import scvi
@@ -134,13 +150,23 @@ def train(folder: Path, n_cells: int, way: str, n_batches: int | None) -> dict[s
     else:
         reference = ad.experimental.read_lazy(folder / f"{n_cells}.zarr")
     model, clock = untrained(reference), Clock()
-    options: dict[str, Any] = {"callbacks": [clock], "max_epochs": 1, "batch_size": 64, **_TRAIN}
+    options: dict[str, Any] = {
+        "callbacks": [clock],
+        "max_epochs": 1,
+        "batch_size": 64,
+        **_TRAIN,
+    }
     if n_batches is not None:
         options["limit_train_batches"] = n_batches
         options["limit_val_batches"] = 20
     found = timed(lambda: model.train(**options), n_cells)
     loss = float(model.history["validation_loss"].iloc[-1, 0])
-    return {**found, "network": clock.ended - clock.began, "cells": clock.n_cells, "validation_loss": loss}
+    return {
+        **found,
+        "network": clock.ended - clock.began,
+        "cells": clock.n_cells,
+        "validation_loss": loss,
+    }
 
 
 def timed(call: Callable[[], Any], n_cells: int) -> dict[str, float]:
@@ -168,7 +194,9 @@ def quiet() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def run(task: str, folder: str, n_cells: str, way: str, number: str) -> dict[str, float]:
+def run(
+    task: str, folder: str, n_cells: str, way: str, number: str
+) -> dict[str, float]:
     """One measurement, by the arguments of its process."""
     if task == "annotate":
         found = annotate(Path(folder), int(n_cells), way, int(number))

@@ -124,8 +124,16 @@ def synthetic(
     The run time is proportional to the number of counts: 100 000 cells × 3 000 genes take about
     ten seconds on one core. The memory needed is about twice that of the result.
     """
-    whole = {"n_obs": n_obs, "n_vars": n_vars, "n_labels": n_labels, "n_batches": n_batches, "n_gene_sets": n_gene_sets}
-    params: dict[str, float] = {name: int(number) for name, number in (whole | {"seed": seed}).items()}
+    whole = {
+        "n_obs": n_obs,
+        "n_vars": n_vars,
+        "n_labels": n_labels,
+        "n_batches": n_batches,
+        "n_gene_sets": n_gene_sets,
+    }
+    params: dict[str, float] = {
+        name: int(number) for name, number in (whole | {"seed": seed}).items()
+    }
     params |= {"batch_effect": float(batch_effect)}
     if n_obs < max(2 * n_labels, n_batches) or n_gene_sets < n_labels:
         raise ValueError(
@@ -161,16 +169,28 @@ def synthetic(
     for stream, first in enumerate(range(0, n_obs, _CELLS_PER_STREAM)):
         cells = slice(first, first + _CELLS_PER_STREAM)
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1, stream)))
-        blocks.append(sources.draw(planted[labels[cells]], batches[cells], depths[labels[cells]], rng))
+        blocks.append(
+            sources.draw(
+                planted[labels[cells]], batches[cells], depths[labels[cells]], rng
+            )
+        )
 
     label_names = pd.Index(_numbered("type", n_labels))
     obs = pd.DataFrame(index=pd.Index(_numbered("cell", n_obs), dtype=object))
     obs["cell_type"] = pd.Categorical.from_codes(labels, categories=label_names)
-    obs["batch"] = pd.Categorical.from_codes(batches, categories=pd.Index(_numbered("batch", n_batches)))
+    obs["batch"] = pd.Categorical.from_codes(
+        batches, categories=pd.Index(_numbered("batch", n_batches))
+    )
     names = [np.array([set_names[i] for i in sets], dtype=object) for sets in planted]
-    truth = {"collection": _COLLECTION, "gene_sets": dict(zip(label_names, names, strict=True)), "params": params}
+    truth = {
+        "collection": _COLLECTION,
+        "gene_sets": dict(zip(label_names, names, strict=True)),
+        "params": params,
+    }
     var = pd.DataFrame(index=pd.Index(var_names, dtype=object))
-    return AnnData(vstack(blocks, format="csr"), obs=obs, var=var, uns={"synthetic": truth})
+    return AnnData(
+        vstack(blocks, format="csr"), obs=obs, var=var, uns={"synthetic": truth}
+    )
 
 
 class _Sources:
@@ -180,7 +200,12 @@ class _Sources:
     is the increase at ``cumulative[i]``.
     """
 
-    def __init__(self, baseline: NDArray[np.float64], effects: NDArray[np.float64], members: csr_matrix) -> None:
+    def __init__(
+        self,
+        baseline: NDArray[np.float64],
+        effects: NDArray[np.float64],
+        members: csr_matrix,
+    ) -> None:
         self.n_batches, self.n_vars = effects.shape
         self.n_gene_sets = members.shape[0]
         all_genes = np.arange(baseline.size)
@@ -188,7 +213,9 @@ class _Sources:
         flat = np.sqrt(baseline)
         parts = [(all_genes, baseline * effect) for effect in effects]
         for gene_set in np.split(members.indices, members.indptr[1:-1]):
-            parts += [(gene_set, flat[gene_set] * effect[gene_set]) for effect in effects]
+            parts += [
+                (gene_set, flat[gene_set] * effect[gene_set]) for effect in effects
+            ]
         cumulative = []
         for source, (_, rates) in enumerate(parts):
             summed = np.cumsum(rates)
@@ -211,10 +238,16 @@ class _Sources:
         weights = rng.gamma(1.0, _ACTIVE_SHARE, active.shape)
         weights = np.concatenate([np.ones((n_cells, 1)), weights], axis=1)
         # Sources of each cell, (n_cells, 1 + n_active), with the baseline first.
-        sources = np.concatenate([batches[:, None], self.n_batches * (1 + active) + batches[:, None]], axis=1)
+        sources = np.concatenate(
+            [batches[:, None], self.n_batches * (1 + active) + batches[:, None]], axis=1
+        )
         depths = depths * rng.lognormal(0, _DEPTH_SD_CELLS, n_cells)
-        numbers = rng.poisson(depths[:, None] * weights / weights.sum(axis=1, keepdims=True))
-        numbers[numbers.sum(axis=1) == 0, 0] = 1  # every cell has at least one transcript
+        numbers = rng.poisson(
+            depths[:, None] * weights / weights.sum(axis=1, keepdims=True)
+        )
+        numbers[numbers.sum(axis=1) == 0, 0] = (
+            1  # every cell has at least one transcript
+        )
 
         uniform = rng.random(int(numbers.sum()))
         uniform *= 1 - 2**-24  # otherwise rounding could reach the next source
@@ -225,7 +258,12 @@ class _Sources:
         rows, columns = np.divmod(entries, self.n_vars)
         indptr = np.searchsorted(rows, np.arange(n_cells + 1))
         return csr_matrix(
-            (counts.astype(np.float32), columns.astype(np.int32), indptr.astype(np.int32)), shape=(n_cells, self.n_vars)
+            (
+                counts.astype(np.float32),
+                columns.astype(np.int32),
+                indptr.astype(np.int32),
+            ),
+            shape=(n_cells, self.n_vars),
         )
 
 
@@ -237,16 +275,24 @@ def _collection() -> tuple[tuple[str, ...], NDArray[np.object_], csr_matrix]:
     Random genes are about the same share of each set, as variable genes of real data are.
     """
     sets = load(_COLLECTION)
-    codes, genes = pd.factorize(np.array(list(chain.from_iterable(sets.values())), dtype=object))
+    codes, genes = pd.factorize(
+        np.array(list(chain.from_iterable(sets.values())), dtype=object)
+    )
     alphabetical = np.argsort(genes)
     order = np.random.default_rng(0).permutation(alphabetical)
-    indptr = np.concatenate([[0], np.cumsum([len(members) for members in sets.values()])])
-    members = csr_matrix((np.ones(codes.size, dtype=bool), codes, indptr))[:, order].tocsr()
+    indptr = np.concatenate(
+        [[0], np.cumsum([len(members) for members in sets.values()])]
+    )
+    members = csr_matrix((np.ones(codes.size, dtype=bool), codes, indptr))[
+        :, order
+    ].tocsr()
     members.sort_indices()
     return tuple(sets), genes[order], members
 
 
-def _gene_sets(n_vars: int, n_gene_sets: int) -> tuple[list[str], list[str], csr_matrix]:
+def _gene_sets(
+    n_vars: int, n_gene_sets: int
+) -> tuple[list[str], list[str], csr_matrix]:
     """Genes, sets that the default mask keeps, and members, ``(n_gene_sets, n_vars)`` bool."""
     set_names, genes, members = _collection()
     n_named = min(n_vars, genes.size)
@@ -260,12 +306,16 @@ def _gene_sets(n_vars: int, n_gene_sets: int) -> tuple[list[str], list[str], csr
         )
     kept = np.sort(np.argsort(-sizes, kind="stable")[:n_gene_sets])
     members = members[kept]
-    members = csr_matrix((members.data, members.indices, members.indptr), shape=(n_gene_sets, n_vars))
+    members = csr_matrix(
+        (members.data, members.indices, members.indptr), shape=(n_gene_sets, n_vars)
+    )
     synthetic = [f"SYNTHETIC{i + 1}" for i in range(n_vars - n_named)]
     return [*genes[:n_named], *synthetic], [set_names[i] for i in kept], members
 
 
-def _plant(members: csr_matrix, n_labels: int, rng: np.random.Generator) -> NDArray[np.intp]:
+def _plant(
+    members: csr_matrix, n_labels: int, rng: np.random.Generator
+) -> NDArray[np.intp]:
     """Choose different gene sets for each label, ``(n_labels, n_sets_per_label)``.
 
     Sets of the Gene Ontology overlap. Each next set is the one with the smallest share of its genes

@@ -54,20 +54,36 @@ def one_run(splits: list[Split], method: str, seed: int) -> dict[str, Any]:
         truth.append(known.to_numpy())
         called.append(found.idxmax(axis=1).to_numpy())
         probability.append(found.max(axis=1).to_numpy())
-        sets.append({coverage: _inside(table, known) for coverage, table in found.attrs.get("sets", {}).items()})
+        sets.append(
+            {
+                coverage: _inside(table, known)
+                for coverage, table in found.attrs.get("sets", {}).items()
+            }
+        )
     seconds = time.perf_counter() - started
     # There are no sets for a coverage that a reference has too few cells for.
     levels = [level for level in sets[0] if all(level in part for part in sets)]
     return {
         **scores(*map(np.concatenate, (truth, called, probability))),
         "seconds": seconds / len(splits),
-        "covered": {str(level): float(np.concatenate([part[level] for part in sets]).mean()) for level in levels},
+        "covered": {
+            str(level): float(np.concatenate([part[level] for part in sets]).mean())
+            for level in levels
+        },
     }
 
 
-def scores(truth: np.ndarray, called: np.ndarray, probability: np.ndarray) -> dict[str, float]:
+def scores(
+    truth: np.ndarray, called: np.ndarray, probability: np.ndarray
+) -> dict[str, float]:
     """Accuracy, macro-F1, calibration error, and what that would be by chance."""
-    obs = pd.DataFrame({LABEL: truth, f"{OURS}_prediction": called, f"{OURS}_probability": probability.astype(float)})
+    obs = pd.DataFrame(
+        {
+            LABEL: truth,
+            f"{OURS}_prediction": called,
+            f"{OURS}_probability": probability.astype(float),
+        }
+    )
     obs.index = obs.index.astype(str)
     score = tosica.tl.evaluate(AnnData(obs=obs), LABEL, n_bins=N_BINS).summary.iloc[0]
     return {
@@ -119,18 +135,34 @@ def _known(unseen: bool) -> dict[str, Task]:
 def report(result: dict[str, Any]) -> str:
     """What the page says of a result."""
     if "tables" in result:
-        return "\n".join([*result["text"], "", *(line for t in result["tables"] for line in (*table(*t), ""))])
+        return "\n".join(
+            [
+                *result["text"],
+                "",
+                *(line for t in result["tables"] for line in (*table(*t), "")),
+            ]
+        )
     runs = pd.DataFrame(result["runs"])
     known = _known(result["unseen"])
-    tasks = {name: task.what for name, task in known.items() if name in set(runs["task"])}
+    tasks = {
+        name: task.what for name, task in known.items() if name in set(runs["task"])
+    }
     methods = [name for name in METHODS if name in set(runs["method"])]
-    lines = [*(_UNSEEN_TITLE if result["unseen"] else _TITLE), *([result["note"]] if result.get("note") else []), ""]
+    lines = [
+        *(_UNSEEN_TITLE if result["unseen"] else _TITLE),
+        *([result["note"]] if result.get("note") else []),
+        "",
+    ]
     of_task = runs.groupby(["method", "task"])[list(METRICS)]
     means, spreads = of_task.mean(), of_task.std()
     lines += _means(runs, means, len(tasks))
     lines += _by_task(means, spreads, tasks, methods, "accuracy")
     methods = [name for name in methods if name not in ("svm platt", "literal")]
-    by_chance = runs[runs["method"] == OURS].groupby("task")[BY_CHANCE].mean() if BY_CHANCE in runs else None
+    by_chance = (
+        runs[runs["method"] == OURS].groupby("task")[BY_CHANCE].mean()
+        if BY_CHANCE in runs
+        else None
+    )
     lines += _by_task(means, spreads, tasks, methods, "calibration error", by_chance)
     if OURS in methods:
         within = {name: known[name].what for name in tasks if known[name].within}
@@ -146,10 +178,23 @@ def _means(runs: pd.DataFrame, means: pd.DataFrame, n_tasks: int) -> list[str]:
     for method in (name for name in METHODS if name in n_seeds.index):
         of = means.loc[method]
         if len(of) == n_tasks:
-            row = [METHODS[method][0], *(_shown(of[metric].mean(), metric) for metric in METRICS), n_seeds[method]]
+            row = [
+                METHODS[method][0],
+                *(_shown(of[metric].mean(), metric) for metric in METRICS),
+                n_seeds[method],
+            ]
             if set(EXTREME) < set(of.index):
-                row.insert(-2, _shown(of["calibration error"].drop(list(EXTREME)).mean(), "calibration error"))
-                row.insert(2, _shown(of["accuracy"].drop(list(LARGEST_LEADS)).mean(), "accuracy"))
+                row.insert(
+                    -2,
+                    _shown(
+                        of["calibration error"].drop(list(EXTREME)).mean(),
+                        "calibration error",
+                    ),
+                )
+                row.insert(
+                    2,
+                    _shown(of["accuracy"].drop(list(LARGEST_LEADS)).mean(), "accuracy"),
+                )
             rows.append(row)
     head = ["mean over the tasks", *METRICS.values(), "seeds"]
     if rows and len(rows[0]) > len(head):
@@ -171,16 +216,27 @@ def _by_task(
     peers = [method for method in methods if method != OURS]
     for task, what in tasks.items():
         of = means[metric].xs(task, level="task").reindex(methods)
-        row = [what, *("" if np.isnan(of[m]) else _shown(of[m], metric) for m in methods)]
+        row = [
+            what,
+            *("" if np.isnan(of[m]) else _shown(of[m], metric) for m in methods),
+        ]
         if OURS in methods and not np.isnan(spreads[metric].get((OURS, task), np.nan)):
-            row[1 + methods.index(OURS)] += f" ± {_shown(spreads.loc[(OURS, task), metric], metric)}"
+            row[1 + methods.index(OURS)] += (
+                f" ± {_shown(spreads.loc[(OURS, task), metric], metric)}"
+            )
         if metric == "accuracy" and OURS in methods and peers:
             row.append(f"{100 * (of[OURS] - of[peers].max()):+.1f}")
         elif by_chance is not None:
             row.append(_shown(by_chance[task], metric) if task in by_chance else "")
         rows.append(row)
-    last = ["points to the best other"] if metric == "accuracy" and len(rows[0]) > 1 + len(methods) else []
-    last += ["tosica, if exact"] if metric != "accuracy" and by_chance is not None else []
+    last = (
+        ["points to the best other"]
+        if metric == "accuracy" and len(rows[0]) > 1 + len(methods)
+        else []
+    )
+    last += (
+        ["tosica, if exact"] if metric != "accuracy" and by_chance is not None else []
+    )
     head = [METRICS[metric].lower(), *(METHODS[m][0] for m in methods), *last]
     return [*table(head, rows), ""]
 
@@ -197,7 +253,11 @@ def _label_sets(runs: pd.DataFrame, tasks: dict[str, str]) -> list[str]:
         return []
     means = covered.groupby(level=0, sort=False)
     rows = [
-        [tasks[task], *(f"{m:.3f} ± {s:.3f}" for m, s in zip(of.mean(), of.std(), strict=True))] for task, of in means
+        [
+            tasks[task],
+            *(f"{m:.3f} ± {s:.3f}" for m, s in zip(of.mean(), of.std(), strict=True)),
+        ]
+        for task, of in means
     ]
     return [
         "Share of the query's cells whose set of labels (`model.predict_set` with `allow_empty=True`) contains the",
@@ -212,12 +272,16 @@ def main(arguments: list[str] | None = None) -> None:
     """Run what is missing, and write the tables after every task."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("data", type=Path, help="folder with the files")
-    parser.add_argument("--unseen", action="store_true", help="other tasks, and other seeds")
+    parser.add_argument(
+        "--unseen", action="store_true", help="other tasks, and other seeds"
+    )
     parser.add_argument("--tasks", nargs="+", help="some of them")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--again", nargs="+", choices=METHODS, default=[])
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--note", help="a sentence for the page, such as what else was running")
+    parser.add_argument(
+        "--note", help="a sentence for the page, such as what else was running"
+    )
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
     given = parser.parse_args(arguments)
     for name in ("lightning.pytorch", "tosica", "celltypist", "scvi"):
@@ -234,7 +298,11 @@ def main(arguments: list[str] | None = None) -> None:
         result = json.loads(path.read_text())
         # Nothing is dropped that is not measured now.
         again = set(given.again) & set(given.methods)
-        result["runs"] = [run for run in result["runs"] if run["method"] not in again or run["task"] not in tasks]
+        result["runs"] = [
+            run
+            for run in result["runs"]
+            if run["method"] not in again or run["task"] not in tasks
+        ]
     peers = ["celltypist"] if "celltypist" in given.methods else []
     result["versions"] = result.get("versions", {}) | versions("scikit-learn", *peers)
     result["note"] = given.note or result.get("note")
@@ -247,7 +315,9 @@ def main(arguments: list[str] | None = None) -> None:
                 if (task, method, seed) in there:
                     continue
                 found = one_run(splits, method, seed)
-                result["runs"].append({"task": task, "method": method, "seed": seed, **found})
+                result["runs"].append(
+                    {"task": task, "method": method, "seed": seed, **found}
+                )
             write(given.out, page, result, report(result))
 
 

@@ -23,7 +23,15 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 
 import tosica
-from benchmarks._accuracy_tasks import BATCH, COUNTS, LABEL, TASKS, Split, of_known_types, prepared
+from benchmarks._accuracy_tasks import (
+    BATCH,
+    COUNTS,
+    LABEL,
+    TASKS,
+    Split,
+    of_known_types,
+    prepared,
+)
 from benchmarks._report import table, version_lines, versions, write
 from benchmarks.accuracy import METRICS, scores
 
@@ -130,17 +138,31 @@ def tissues(data: Path, seed: int) -> list[Split]:
     adata = ad.read_h5ad(data / "mouse_tissues.h5ad")
     made = prepared(adata, "cell_type")
     made.X = adata.X.tocsr().astype(np.float32)
-    first, second = train_test_split(np.arange(made.n_obs), test_size=0.5, stratify=made.obs[LABEL], random_state=seed)
+    first, second = train_test_split(
+        np.arange(made.n_obs),
+        test_size=0.5,
+        stratify=made.obs[LABEL],
+        random_state=seed,
+    )
     return [Split(made[np.sort(first)].copy(), made[np.sort(second)].copy())]
 
 
 PAIRS: dict[str, Pair] = {
     **{
         name: Pair(TASKS[name].what, within=False, splits=TASKS[name].splits)
-        for name in ("kang", "kang back", "lung", "lung back", "breast cells", "breast nuclei")
+        for name in (
+            "kang",
+            "kang back",
+            "lung",
+            "lung back",
+            "breast cells",
+            "breast nuclei",
+        )
     },
     **{
-        f"{first} to {second}": Pair(f"blood, {first} → {second}", within=False, splits=between(first, second))
+        f"{first} to {second}": Pair(
+            f"blood, {first} → {second}", within=False, splits=between(first, second)
+        )
         for first, second in (
             ("hao", "pbmc3k"),
             ("pbmc3k", "hao"),
@@ -172,7 +194,9 @@ PAIRS: dict[str, Pair] = {
         splits=by_batch("worm_embryo", "cell.type", "batch", "Waterston"),
     ),
     "worm back": Pair(
-        "worm embryo, Murray → Waterston", within=False, splits=by_batch("worm_embryo", "cell.type", "batch", "Murray")
+        "worm embryo, Murray → Waterston",
+        within=False,
+        splits=by_batch("worm_embryo", "cell.type", "batch", "Murray"),
     ),
     "gut": Pair(TASKS["gut"].what, within=True, splits=TASKS["gut"].splits),
     "pbmc68k": Pair(TASKS["pbmc68k"].what, within=True, splits=TASKS["pbmc68k"].splits),
@@ -180,7 +204,9 @@ PAIRS: dict[str, Pair] = {
 }
 
 
-def trained(reference: AnnData, seed: int, *, has_gene_sets: bool = True) -> tosica.TOSICA:
+def trained(
+    reference: AnnData, seed: int, *, has_gene_sets: bool = True
+) -> tosica.TOSICA:
     """Train a model with all defaults."""
     tosica.pp.build_mask(reference, "gobp" if has_gene_sets else None)
     tosica.TOSICA.setup_anndata(reference, labels_key=LABEL)
@@ -200,12 +226,20 @@ def probabilities(model: tosica.TOSICA, query: AnnData) -> dict[str, np.ndarray]
     network = []
     for batch in model.iter_batches(query):
         branch.append(model.module.linear(batch.x, batch.measured).softmax(1).numpy())
-        network.append(model.module.network_logits(model.module.clip(batch.x)).softmax(1).numpy())
+        network.append(
+            model.module.network_logits(model.module.clip(batch.x)).softmax(1).numpy()
+        )
     summed = model.predict(query, soft=True).to_numpy()
-    return {"sum": summed, "branch": np.concatenate(branch), "network": np.concatenate(network)}
+    return {
+        "sum": summed,
+        "branch": np.concatenate(branch),
+        "network": np.concatenate(network),
+    }
 
 
-def one_run(pair: str, data: Path, seed: int, *, without: str | None = None) -> dict[str, Any]:
+def one_run(
+    pair: str, data: Path, seed: int, *, without: str | None = None
+) -> dict[str, Any]:
     """Score a pair before and after adapting, with all types or without one in the reference."""
     truth: list[np.ndarray] = []
     called: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
@@ -231,23 +265,34 @@ def one_run(pair: str, data: Path, seed: int, *, without: str | None = None) -> 
             novelty = each.infer(query, enable_progress_bar=False).novelty
             if novelty is not None:
                 doubt.setdefault(f"novelty {when}", []).append(novelty)
-            doubt.setdefault(f"1 - p {when}", []).append(1 - called[f"sum {when}"][-1][1])
+            doubt.setdefault(f"1 - p {when}", []).append(
+                1 - called[f"sum {when}"][-1][1]
+            )
     known = np.concatenate(truth)
-    result: dict[str, Any] = {"pair": pair, "seed": seed, "seconds": seconds, "n_rounds": float(np.mean(n_rounds))}
+    result: dict[str, Any] = {
+        "pair": pair,
+        "seed": seed,
+        "seconds": seconds,
+        "n_rounds": float(np.mean(n_rounds)),
+    }
     if without is None:
         for name, found in called.items():
             result[name] = scores(known, *map(np.concatenate, zip(*found, strict=True)))
     else:
         result["without"] = without
         for name, values in doubt.items():
-            result[name] = float(roc_auc_score(known == without, np.concatenate(values)))
+            result[name] = float(
+                roc_auc_score(known == without, np.concatenate(values))
+            )
     return result
 
 
 def types_of(pair: str, data: Path) -> list[str]:
     """Types that both the reference and the query of a pair have."""
     reference, query = PAIRS[pair].splits(data, 0)[0]
-    return sorted(set(reference.obs[LABEL].astype(str)) & set(query.obs[LABEL].astype(str)))
+    return sorted(
+        set(reference.obs[LABEL].astype(str)) & set(query.obs[LABEL].astype(str))
+    )
 
 
 # --------------------------------------------------------------------------- the page
@@ -257,7 +302,8 @@ def report(result: dict[str, Any]) -> str:
     """Text of the page."""
     runs = [run for run in result["runs"] if "without" not in run]
     n_across, n_within = (
-        len({run["seed"] for run in runs if PAIRS[run["pair"]].within is within}) for within in (False, True)
+        len({run["seed"] for run in runs if PAIRS[run["pair"]].within is within})
+        for within in (False, True)
     )
     lines = [
         "# Before and after",
@@ -269,14 +315,25 @@ def report(result: dict[str, Any]) -> str:
         "those of `adapt`, beside two other processes.",
         "",
         *table(
-            ["reference → query", "before", "after", "points", "worst seed", "rounds", "seconds"],
+            [
+                "reference → query",
+                "before",
+                "after",
+                "points",
+                "worst seed",
+                "rounds",
+                "seconds",
+            ],
             _rows(runs, within=False) + _rows(runs, within=True),
         ),
         "",
         "The two parts of the model. Before, the linear branch decides nearly all labels; after, the network counts",
         "nearly as much.",
         "",
-        *table(["accuracy / macro-F1, pairs that were learnt from", "before", "after"], _part_rows(runs)),
+        *table(
+            ["accuracy / macro-F1, pairs that were learnt from", "before", "after"],
+            _part_rows(runs),
+        ),
         "",
         *_left_out_lines([run for run in result["runs"] if "without" in run]),
         *version_lines(result),
@@ -286,7 +343,9 @@ def report(result: dict[str, Any]) -> str:
 
 def _means(runs: list[dict[str, Any]], name: str) -> np.ndarray:
     """Accuracy, macro-F1 and calibration error of some runs, ``(n_runs, 3)``."""
-    return np.array([[run[name][metric] for metric in list(METRICS)[:3]] for run in runs])
+    return np.array(
+        [[run[name][metric] for metric in list(METRICS)[:3]] for run in runs]
+    )
 
 
 def _shown(values: np.ndarray) -> str:
@@ -345,7 +404,12 @@ def _part_rows(runs: list[dict[str, Any]]) -> list[list[str]]:
     for part in PARTS:
         row = [names[part]]
         for when in ("before", "after"):
-            of_pairs = [_means([r for r in learnt if r["pair"] == pair], f"{part} {when}").mean(0) for pair in pairs]
+            of_pairs = [
+                _means([r for r in learnt if r["pair"] == pair], f"{part} {when}").mean(
+                    0
+                )
+                for pair in pairs
+            ]
             row.append(_shown(np.mean(of_pairs, axis=0)[:2]))
         rows.append(row)
     return rows
@@ -360,7 +424,12 @@ def _left_out_lines(runs: list[dict[str, Any]]) -> list[str]:
     for pair in LEFT_OUT:
         of_pair = pd.DataFrame([run for run in runs if run["pair"] == pair])
         if len(of_pair):
-            rows.append([PAIRS[pair].what, *(f"{of_pair[column].mean():.3f}" for column in columns)])
+            rows.append(
+                [
+                    PAIRS[pair].what,
+                    *(f"{of_pair[column].mean():.3f}" for column in columns),
+                ]
+            )
     means = pd.DataFrame(runs)[columns].mean()
     rows.append(["*mean of all types*", *(f"{value:.3f}" for value in means)])
     return [
@@ -380,7 +449,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("data", type=Path, help="folder with the files")
     parser.add_argument("--pairs", nargs="+", choices=PAIRS, default=list(PAIRS))
-    parser.add_argument("--left-out", nargs="*", choices=LEFT_OUT, default=list(LEFT_OUT))
+    parser.add_argument(
+        "--left-out", nargs="*", choices=LEFT_OUT, default=list(LEFT_OUT)
+    )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
     given = parser.parse_args(arguments)
@@ -388,14 +459,20 @@ def main(arguments: list[str] | None = None) -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")
     path = given.out / "adapt.json"
-    result: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": []}
+    result: dict[str, Any] = (
+        json.loads(path.read_text()) if path.exists() else {"runs": []}
+    )
     result["versions"] = versions("scikit-learn")
     done = {(run["pair"], run["seed"], run.get("without")) for run in result["runs"]}
     wanted: list[tuple[str, int, str | None]] = [
         (pair, seed, None) for seed in range(given.seeds) for pair in given.pairs
     ]
     for pair in given.left_out:
-        wanted += [(pair, seed, name) for seed in range(given.seeds) for name in types_of(pair, given.data)]
+        wanted += [
+            (pair, seed, name)
+            for seed in range(given.seeds)
+            for name in types_of(pair, given.data)
+        ]
     for pair, seed, without in wanted:
         if (pair, seed, without) not in done:
             result["runs"].append(one_run(pair, given.data, seed, without=without))

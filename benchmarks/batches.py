@@ -22,7 +22,16 @@ import scvi
 
 import tosica
 from benchmarks._accuracy_methods import METHODS, quietly
-from benchmarks._accuracy_tasks import BATCH, COUNTS, LABEL, Split, few, kang, lung, prepared
+from benchmarks._accuracy_tasks import (
+    BATCH,
+    COUNTS,
+    LABEL,
+    Split,
+    few,
+    kang,
+    lung,
+    prepared,
+)
 from benchmarks._report import table, version_lines, versions, write
 from benchmarks._synthetic import synthetic
 
@@ -63,9 +72,18 @@ def made_up(_: Path) -> AnnData:
     return prepared(adata, "cell_type", "batch")
 
 
-TASKS: dict[str, tuple[str, Callable[[Path], AnnData], Callable[[AnnData], Iterator[tuple[str, Split]]]]] = {
+TASKS: dict[
+    str,
+    tuple[
+        str, Callable[[Path], AnnData], Callable[[AnnData], Iterator[tuple[str, Split]]]
+    ],
+] = {
     # One direction only, to limit the time.
-    "lung lacking": ("lung, cell line known from CEL-seq2 only", lung, partial(lacking, only="sc_dropseq")),
+    "lung lacking": (
+        "lung, cell line known from CEL-seq2 only",
+        lung,
+        partial(lacking, only="sc_dropseq"),
+    ),
     "kang whole": ("Kang, 400 cells of both conditions", kang, whole),
     "made up": ("simulated, fourth batch", made_up, whole),
 }
@@ -90,7 +108,9 @@ def right(split: Split, method: str) -> float:
     else:
         found = quietly(METHODS[method][1], reference, query, 0)
         called = found.columns.astype(str).to_numpy()[found.to_numpy().argmax(1)]
-    return float((np.asarray(called).astype(str) == query.obs[LABEL].astype(str)).mean())
+    return float(
+        (np.asarray(called).astype(str) == query.obs[LABEL].astype(str)).mean()
+    )
 
 
 def embeddings(adata: AnnData) -> dict[str, dict[str, float]]:
@@ -102,7 +122,9 @@ def embeddings(adata: AnnData) -> dict[str, dict[str, float]]:
     both = adata.copy()
     sc.pp.pca(both, n_comps=50, random_state=0)
     # scanpy's wrapper transposes the result of harmonypy 2.
-    corrected = harmonypy.run_harmony(both.obsm["X_pca"], both.obs, BATCH, verbose=False)
+    corrected = harmonypy.run_harmony(
+        both.obsm["X_pca"], both.obs, BATCH, verbose=False
+    )
     both.obsm["X_pca_harmony"] = np.asarray(corrected.Z_corr)
     scvi.settings.seed = 0
     scvi.model.SCVI.setup_anndata(both, layer=COUNTS, batch_key=BATCH)
@@ -118,7 +140,14 @@ def embeddings(adata: AnnData) -> dict[str, dict[str, float]]:
         query.obsm[f"X_tosica, {name}"] = model.get_attention(query).to_numpy()
         query.obsm[f"class token, {name}"] = model.get_latent_representation(query)
     keys = list(query.obsm)
-    metrics = Benchmarker(query, BATCH, LABEL, keys, pre_integrated_embedding_obsm_key="PCA", progress_bar=False)
+    metrics = Benchmarker(
+        query,
+        BATCH,
+        LABEL,
+        keys,
+        pre_integrated_embedding_obsm_key="PCA",
+        progress_bar=False,
+    )
     metrics.benchmark()
     scores = metrics.get_results().drop(index="Metric Type").astype(float)
     return {key: scores.loc[key].to_dict() for key in keys}
@@ -153,7 +182,10 @@ def report(result: dict[str, Any]) -> str:
             "cells and",
             "no labels; tosica knows the labels, which raises its bio conservation.",
             "",
-            *table(["", *scores.columns], [[name, *(f"{v:.2f}" for v in row)] for name, row in scores.iterrows()]),
+            *table(
+                ["", *scores.columns],
+                [[name, *(f"{v:.2f}" for v in row)] for name, row in scores.iterrows()],
+            ),
             "",
         ]
     lines += version_lines(result)
@@ -167,7 +199,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--tasks", nargs="*", choices=TASKS, default=list(TASKS))
     parser.add_argument("--methods", nargs="+", default=[*OURS, *PEERS])
     parser.add_argument("--again", nargs="+", choices=[*OURS, *PEERS], default=[])
-    parser.add_argument("--embeddings", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument(
+        "--embeddings", action=argparse.BooleanOptionalAction, default=True
+    )
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
     given = parser.parse_args(arguments)
     for name in ("lightning.pytorch", "tosica", "celltypist", "scvi"):

@@ -55,7 +55,9 @@ def one_run(mdata: md.MuData, *, split: int, seed: int, **settings: Any) -> dict
     halves = StratifiedShuffleSplit(1, test_size=0.5, random_state=split)
     train, test = next(halves.split(truth, truth))
     reference, query = mdata[train].copy(), mdata[test].copy()
-    expressed = np.asarray((reference["rna"].X > 0).mean(0)).ravel() >= settings["min_share"]
+    expressed = (
+        np.asarray((reference["rna"].X > 0).mean(0)).ravel() >= settings["min_share"]
+    )
     reference.mod["rna"] = reference["rna"][:, expressed].copy()
     reference.update()
     tosica.pp.build_mask(
@@ -94,7 +96,9 @@ def one_run(mdata: md.MuData, *, split: int, seed: int, **settings: Any) -> dict
     return found
 
 
-def antibodies(model: tosica.TOSICA, query: md.MuData, truth: np.ndarray, markers: dict[str, str]) -> dict[str, Any]:
+def antibodies(
+    model: tosica.TOSICA, query: md.MuData, truth: np.ndarray, markers: dict[str, str]
+) -> dict[str, Any]:
     """For each label its first antibodies, and the ranks of its known marker.
 
     Antibodies are ranked by attention with :func:`tosica.tl.rank_gene_sets` in the cells with this
@@ -104,11 +108,15 @@ def antibodies(model: tosica.TOSICA, query: md.MuData, truth: np.ndarray, marker
     annotated = model.annotate(query, copy=True)
     called = annotated.obs["tosica_prediction"]
     enough = [label for label, n in called.value_counts().items() if n > 1]
-    tosica.tl.rank_gene_sets(annotated, "tosica_prediction", groups=enough, key="tosica")
+    tosica.tl.rank_gene_sets(
+        annotated, "tosica_prediction", groups=enough, key="tosica"
+    )
     ranked = tosica.get.rank_gene_sets_df(annotated)
     ranked = ranked[ranked["gene_set"].astype(str).str.startswith("protein:")]
     attention = {
-        str(label): [str(name).removeprefix("protein:") for name in of_label["gene_set"]]
+        str(label): [
+            str(name).removeprefix("protein:") for name in of_label["gene_set"]
+        ]
         for label, of_label in ranked.groupby("group", observed=True)
     }
     theirs = np.isin(truth, list(markers.values()))
@@ -116,17 +124,33 @@ def antibodies(model: tosica.TOSICA, query: md.MuData, truth: np.ndarray, marker
     whole = model.predict(protein, soft=True)
     own = np.arange(len(truth)), whole.columns.get_indexer(truth)
     falls = {
-        name: (whole - model.predict(protein[:, protein.var_names != name].copy(), soft=True))
+        name: (
+            whole
+            - model.predict(protein[:, protein.var_names != name].copy(), soft=True)
+        )
         for name in protein.var_names
     }
-    mean_falls = pd.DataFrame({k: v.to_numpy()[own] for k, v in falls.items()}).groupby(truth).mean()
-    hidden = {str(label): list(row.sort_values(ascending=False).index) for label, row in mean_falls.iterrows()}
+    mean_falls = (
+        pd.DataFrame({k: v.to_numpy()[own] for k, v in falls.items()})
+        .groupby(truth)
+        .mean()
+    )
+    hidden = {
+        str(label): list(row.sort_values(ascending=False).index)
+        for label, row in mean_falls.iterrows()
+    }
     orders = {"attention": attention, "hidden": hidden}
     ranks = {
-        antibody: {how: order[label].index(antibody) + 1 for how, order in orders.items() if label in order}
+        antibody: {
+            how: order[label].index(antibody) + 1
+            for how, order in orders.items()
+            if label in order
+        }
         for antibody, label in markers.items()
     }
-    first = {how: {k: v[:FIRST] for k, v in order.items()} for how, order in orders.items()}
+    first = {
+        how: {k: v[:FIRST] for k, v in order.items()} for how, order in orders.items()
+    }
     return {"ranks": ranks, **first}
 
 
@@ -134,7 +158,9 @@ def marker_labels(mdata: md.MuData, truth: np.ndarray) -> dict[str, str]:
     """The label with the highest RNA of each marker gene."""
     rna = mdata["rna"]
     means = {
-        antibody: pd.Series(np.asarray(rna[:, gene].X.sum(1)).ravel()).groupby(truth).mean()
+        antibody: pd.Series(np.asarray(rna[:, gene].X.sum(1)).ravel())
+        .groupby(truth)
+        .mean()
         for antibody, gene in MARKERS.items()
     }
     return {antibody: str(mean.idxmax()) for antibody, mean in means.items()}
@@ -148,14 +174,18 @@ def separation(mdata: md.MuData, truth: np.ndarray) -> dict[str, dict[str, float
     ratios = pd.DataFrame(logs - logs.mean(1, keepdims=True), columns=protein.var_names)
     found = {}
     for label in np.unique(truth):
-        areas = {name: float(roc_auc_score(truth == label, ratios[name])) for name in ratios}
+        areas = {
+            name: float(roc_auc_score(truth == label, ratios[name])) for name in ratios
+        }
         found[str(label)] = dict(sorted(areas.items(), key=lambda pair: -pair[1]))
     return found
 
 
 def _first(runs: list[dict[str, Any]], antibody: str, how: str) -> str:
     """In how many runs an antibody is the first of its label."""
-    ranks = [run["ranks"][antibody][how] for run in runs if how in run["ranks"][antibody]]
+    ranks = [
+        run["ranks"][antibody][how] for run in runs if how in run["ranks"][antibody]
+    ]
     return f"{ranks.count(1)} of {len(ranks)}"
 
 
@@ -166,7 +196,8 @@ def report(result: dict[str, Any]) -> str:
     epochs = settings["max_epochs"]
     length = "the default length of training" if epochs is None else f"{epochs} epochs"
     rows = [
-        [what, f"{100 * scores[c].mean():.1f} ± {100 * scores[c].std():.1f}", "", ""] for c, what in COLUMNS.items()
+        [what, f"{100 * scores[c].mean():.1f} ± {100 * scores[c].std():.1f}", "", ""]
+        for c, what in COLUMNS.items()
     ]
     for row, column in zip(rows, COLUMNS, strict=True):
         if column == "RNA only":

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 CONFIDENCE = 0.9
 # Terms of the labels of blood cells, as the bundled model has them.
 OF_BLOOD = dict(
-    pd.read_csv(str(files("tosica") / "bundled/blood/labels.csv"))[["label", "ontology_term_id"]].itertuples(
-        index=False
-    )
+    pd.read_csv(str(files("tosica") / "bundled/blood/labels.csv"))[
+        ["label", "ontology_term_id"]
+    ].itertuples(index=False)
 )
 
 
@@ -44,7 +44,9 @@ def part(file: str, share: float) -> Callable[[Path, int], list[Split]]:
     def splits(data: Path, seed: int) -> list[Split]:
         adata = prepared(ad.read_h5ad(data / file), "cell_type")
         rows = np.arange(adata.n_obs)
-        train, test = train_test_split(rows, train_size=share, stratify=adata.obs[LABEL], random_state=seed)
+        train, test = train_test_split(
+            rows, train_size=share, stratify=adata.obs[LABEL], random_state=seed
+        )
         return [Split(adata[np.sort(train)].copy(), adata[np.sort(test)].copy())]
 
     return splits
@@ -53,7 +55,10 @@ def part(file: str, share: float) -> Callable[[Path, int], list[Split]]:
 CASES: dict[str, tuple[str, Callable[[Path, int], list[Split]]]] = {
     "kang": ("Kang, control → IFN-β", TASKS["kang"].splits),
     "kang back": ("Kang, IFN-β → control", TASKS["kang back"].splits),
-    "sorted": ("sorted blood, two thirds → one third", part("sorted_blood.h5ad", 2 / 3)),
+    "sorted": (
+        "sorted blood, two thirds → one third",
+        part("sorted_blood.h5ad", 2 / 3),
+    ),
     "mouse": ("mouse tissues, 63 labels, halves", part("mouse_tissues.h5ad", 1 / 2)),
 }
 
@@ -69,7 +74,9 @@ def run(split: Split, seed: int) -> dict[str, float]:
     tosica.TOSICA.setup_anndata(split.reference, labels_key=LABEL)
     model = tosica.TOSICA(split.reference)
     model.train(enable_progress_bar=False)
-    terms = {label: OF_BLOOD.get(label) or match_label(label).term for label in model.labels}
+    terms = {
+        label: OF_BLOOD.get(label) or match_label(label).term for label in model.labels
+    }
     model.ontology_term_ids_ = {label: term for label, term in terms.items() if term}
     tree = LabelHierarchy(model.labels, model.ontology_term_ids_)
     probabilities = model.predict(split.query, soft=True).to_numpy()
@@ -88,7 +95,10 @@ def run(split: Split, seed: int) -> dict[str, float]:
         "probability": float(confidence[given].mean()),
         "answered": float(given.mean()),
         "label": float((answers.sum(1) == 1).sum() / len(given)),
-        "label or one above": float(((answers.sum(1) == 1) | (answers.sum(1) <= one_above[best])).sum() / len(given)),
+        "label or one above": float(
+            ((answers.sum(1) == 1) | (answers.sum(1) <= one_above[best])).sum()
+            / len(given)
+        ),
     }
 
 
@@ -96,9 +106,18 @@ def report(result: dict[str, Any]) -> str:
     """What the page says of a result."""
     runs = pd.DataFrame(result["runs"])
     measures = ["right", "probability", "answered", "label", "label or one above"]
-    mean, spread = (getattr(runs.groupby("case", sort=False)[measures], how)() for how in ("mean", "std"))
+    mean, spread = (
+        getattr(runs.groupby("case", sort=False)[measures], how)()
+        for how in ("mean", "std")
+    )
     rows = [
-        [CASES[case][0], *(f"{mean.at[case, name]:.3f} ± {spread.at[case, name]:.3f}" for name in measures)]
+        [
+            CASES[case][0],
+            *(
+                f"{mean.at[case, name]:.3f} ± {spread.at[case, name]:.3f}"
+                for name in measures
+            ),
+        ]
         for case in mean.index
     ]
     return "\n".join(
@@ -110,7 +129,17 @@ def report(result: dict[str, Any]) -> str:
             "or below it in the Cell Ontology. Shares of cells and mean probability of the answers: means over seeds",
             "(± standard deviation).",
             "",
-            *table(["", "right", "mean probability", "answered", "by a label", "by a label or one step above"], rows),
+            *table(
+                [
+                    "",
+                    "right",
+                    "mean probability",
+                    "answered",
+                    "by a label",
+                    "by a label or one step above",
+                ],
+                rows,
+            ),
             "",
             *version_lines(result),
         ]

@@ -38,7 +38,13 @@ if TYPE_CHECKING:
 SECONDS, MEGABYTES = 30, 2048
 TOLD = (OSError, ValueError, KeyError, TypeError, ImportError)
 # Words by which the text of an error shows that nobody wrote it for a user.
-RAW = ("object has no attribute", "not subscriptable", "out of bounds", "unpack", "Traceback")
+RAW = (
+    "object has no attribute",
+    "not subscriptable",
+    "out of bounds",
+    "unpack",
+    "Traceback",
+)
 GOOD = ("read", "refused")
 
 
@@ -55,7 +61,9 @@ def make_cells(n_obs: int = 200) -> anndata.AnnData:
     adata = anndata.AnnData(csr_matrix(rng.poisson(rate).astype(np.float32)))
     adata.var_names = [f"G{i}" for i in range(60)]
     adata.obs["kind"] = np.array(list("abc"))[kind]
-    tosica.pp.build_mask(adata, {f"set {i}": [f"G{g}" for g in range(i, 60, 6)] for i in range(6)})
+    tosica.pp.build_mask(
+        adata, {f"set {i}": [f"G{g}" for g in range(i, 60, 6)] for i in range(6)}
+    )
     return adata
 
 
@@ -81,7 +89,9 @@ def make_files(folder: Path, data: Path | None) -> dict[str, Callable[[Path], An
         "cells.h5ad": tosica.io.read_seurat,
         "sets.gmt": tosica.gs.read_gmt,
         "sets.gmt.gz": tosica.gs.read_gmt,
-        "model/model.pt": lambda path: tosica.TOSICA.load(path.parent).predict(make_cells(20)),
+        "model/model.pt": lambda path: tosica.TOSICA.load(path.parent).predict(
+            make_cells(20)
+        ),
     }
     if data is not None:
         shutil.copytree(data / "legacy_project" / "project", folder / "legacy")
@@ -89,7 +99,9 @@ def make_files(folder: Path, data: Path | None) -> dict[str, Callable[[Path], An
             shutil.copy(data / "seurat" / name, folder / name)
             readers[name] = tosica.io.read_seurat
         for name in ("model.pth", "mask.npy", "pathway.csv", "label_dictionary.csv"):
-            readers[f"legacy/{name}"] = lambda path: tosica.TOSICA.load_legacy(path.parent)
+            readers[f"legacy/{name}"] = lambda path: tosica.TOSICA.load_legacy(
+                path.parent
+            )
     return readers
 
 
@@ -99,7 +111,9 @@ def make_files(folder: Path, data: Path | None) -> dict[str, Callable[[Path], An
 def damage(content: bytes, rng: np.random.Generator) -> bytes:
     """Injure the bytes of a file in one to three places, of a zipped one also its content."""
     if content[:2] == b"\x1f\x8b" and rng.random() < 0.5:
-        return gzip.compress(damage(gzip.decompress(content), rng), compresslevel=1, mtime=0)
+        return gzip.compress(
+            damage(gzip.decompress(content), rng), compresslevel=1, mtime=0
+        )
     for _ in range(rng.integers(1, 4)):
         at, n = int(rng.integers(len(content) + 1)), int(rng.choice([1, 4, 100, 4096]))
         before, part, after = content[:at], content[at : at + n], content[at + n :]
@@ -129,7 +143,9 @@ def damage_member(path: Path, rng: np.random.Generator) -> None:
             case 1:
                 file.move(name, f"{name}_")
             case _ if isinstance(member, h5py.Dataset) and member.dtype.kind in "iuf":
-                member[...] = rng.permutation(np.ravel(member[()])).reshape(member.shape) * -3
+                member[...] = (
+                    rng.permutation(np.ravel(member[()])).reshape(member.shape) * -3
+                )
             case _:
                 member.attrs.clear()
 
@@ -174,13 +190,19 @@ def outcome(read: Callable[[Path], Any], path: Path) -> str:
     except TOLD as error:
         text = str(error)
         raw = [word for word in RAW if word in text]
-        return f"raw: {type(error).__name__}: {text[:200]}" if raw or not text else "refused"
+        return (
+            f"raw: {type(error).__name__}: {text[:200]}"
+            if raw or not text
+            else "refused"
+        )
     except Exception as error:
         return f"raw: {type(error).__name__}: {str(error)[:200]}"
     return "read"
 
 
-def mutants(readers: dict[str, Callable[[Path], Any]], whole: Path, n: int, seed: int) -> Iterator[tuple[str, str]]:
+def mutants(
+    readers: dict[str, Callable[[Path], Any]], whole: Path, n: int, seed: int
+) -> Iterator[tuple[str, str]]:
     """Damage each file ``n`` times; yield its name and what its reader did."""
     rng = np.random.default_rng(seed)
     for name, read in readers.items():
@@ -229,7 +251,9 @@ def kills(n: int, seed: int) -> Iterator[str]:
 def main(arguments: list[str] | None = None) -> None:
     """Damage, read, kill, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--data", type=Path, help="folder with Seurat objects and a legacy project")
+    parser.add_argument(
+        "--data", type=Path, help="folder with Seurat objects and a legacy project"
+    )
     parser.add_argument("--mutants", type=int, default=50, help="of each file")
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
@@ -243,7 +267,11 @@ def main(arguments: list[str] | None = None) -> None:
             found[name, what] += 1
     for left in kills(given.kills, given.seed):
         found["killed save", left] += 1
-    print("\n".join(table(["file", "outcome", "n"], [[*k, n] for k, n in sorted(found.items())])))
+    print(
+        "\n".join(
+            table(["file", "outcome", "n"], [[*k, n] for k, n in sorted(found.items())])
+        )
+    )
     bad = {key: n for key, n in found.items() if key[1] not in (*GOOD, "old", "new")}
     sys.exit(f"{sum(bad.values())} outcomes are bad" if bad else 0)
 

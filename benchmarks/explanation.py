@@ -35,7 +35,16 @@ import scvi
 import torch
 
 import tosica
-from benchmarks._accuracy_tasks import LABEL, breast, cite, few, kang, lung, pbmc68k, prepared
+from benchmarks._accuracy_tasks import (
+    LABEL,
+    breast,
+    cite,
+    few,
+    kang,
+    lung,
+    pbmc68k,
+    prepared,
+)
 from benchmarks._report import table, version_lines, versions, write
 from tosica.tl._certify import evidence_by_chance
 
@@ -96,14 +105,20 @@ LISTED = ("kang", "pbmc68k", "sorted")
 # --------------------------------------------------------------------------- models
 
 
-def train(reference: AnnData, seed: int, markers: dict[str, list[str]] | None = None) -> tosica.TOSICA:
+def train(
+    reference: AnnData, seed: int, markers: dict[str, list[str]] | None = None
+) -> tosica.TOSICA:
     """Train a model with defaults; marker sets are added to the default gene sets."""
     with warnings.catch_warnings(action="ignore"):
         tosica.pp.build_mask(reference)
         if markers:
             sets = tosica.gs.load(reference.uns["tosica_mask"]["source"])
-            kept = {name: sets[name] for name in reference.uns["tosica_mask"]["gene_sets"]}
-            tosica.pp.build_mask(reference, kept | markers, identifiers="map", max_jaccard=1)
+            kept = {
+                name: sets[name] for name in reference.uns["tosica_mask"]["gene_sets"]
+            }
+            tosica.pp.build_mask(
+                reference, kept | markers, identifiers="map", max_jaccard=1
+            )
         tosica.TOSICA.setup_anndata(reference, labels_key=LABEL)
         torch.set_num_threads(1)
         scvi.settings.seed = seed
@@ -120,7 +135,9 @@ def read(name: str, data: Path) -> AnnData:
 
 
 @cache
-def trained(name: str, data: Path, seed: int, half: int | None = None) -> tuple[tosica.TOSICA, AnnData]:
+def trained(
+    name: str, data: Path, seed: int, half: int | None = None
+) -> tuple[tosica.TOSICA, AnnData]:
     """Train a model on a data set, or on a half of it, and return both."""
     adata = read(name, data)
     reference = adata.copy() if half is None else halves(adata, seed)[half]
@@ -161,7 +178,10 @@ def planted(seed: int) -> dict[str, Any]:
     rate = np.tile(base * 1_000 / base.sum(), (800, 1))
     rate[np.ix_(raised, np.isin(genes, sets[truth]))] *= 4
     counts = rng.poisson(rate * rng.lognormal(0, 0.3, (800, 1))).astype(np.float32)
-    obs = pd.DataFrame({LABEL: np.where(raised, "raised", "other")}, index=[f"cell{i}" for i in range(800)])
+    obs = pd.DataFrame(
+        {LABEL: np.where(raised, "raised", "other")},
+        index=[f"cell{i}" for i in range(800)],
+    )
     adata = ad.AnnData(counts, obs=obs, var=pd.DataFrame(index=genes))
     reference, query = adata[:400].copy(), adata[400:].copy()
     with warnings.catch_warnings(action="ignore"):
@@ -170,8 +190,13 @@ def planted(seed: int) -> dict[str, Any]:
         scvi.settings.seed = seed
         model = tosica.TOSICA(reference)
         model.train(accelerator="cpu", enable_progress_bar=False)
-    found = tosica.get.gene_sets_df(explain(model, query), "raised", similar=True)["gene_set"].tolist()
-    return {"rank": found.index(truth) + 1 if truth in found else None, "sets": len(found)}
+    found = tosica.get.gene_sets_df(explain(model, query), "raised", similar=True)[
+        "gene_set"
+    ].tolist()
+    return {
+        "rank": found.index(truth) + 1 if truth in found else None,
+        "sets": len(found),
+    }
 
 
 def markers(adata: AnnData, seed: int) -> list[dict[str, Any]]:
@@ -187,7 +212,10 @@ def markers(adata: AnnData, seed: int) -> list[dict[str, Any]]:
     by_ulm = ulm(model, cells)
     rows = []
     for label in labels:
-        own, found = f"markers of {label}", tosica.get.gene_sets_df(cells, label, similar=True)["gene_set"].tolist()
+        own, found = (
+            f"markers of {label}",
+            tosica.get.gene_sets_df(cells, label, similar=True)["gene_set"].tolist(),
+        )
         rank = found.index(own) + 1 if own in found else None
         row = {"label": label, "rank": rank, "first": found[0] if found else None}
         if by_ulm is not None:
@@ -205,34 +233,59 @@ def ulm(model: tosica.TOSICA, cells: AnnData) -> pd.DataFrame | None:
     set_names, members = model.modalities[0].gene_sets()
     pairs = members.tocoo()
     genes = np.asarray(model.get_var_names())
-    net = pd.DataFrame({"source": np.array(set_names)[pairs.col], "target": genes[pairs.row], "weight": 1.0})
+    net = pd.DataFrame(
+        {
+            "source": np.array(set_names)[pairs.col],
+            "target": genes[pairs.row],
+            "weight": 1.0,
+        }
+    )
     scored = cells.copy()
     decoupler.mt.ulm(scored, net, tmin=1)
     scores, labels = scored.obsm["score_ulm"], cells.obs[LABEL].astype(str).to_numpy()
-    means = {label: scores[labels == label].mean() - scores[labels != label].mean() for label in np.unique(labels)}
+    means = {
+        label: scores[labels == label].mean() - scores[labels != label].mean()
+        for label in np.unique(labels)
+    }
     return pd.DataFrame(means).T.reindex(columns=set_names)
 
 
 def agreement(cells: list[AnnData]) -> list[dict[str, float]]:
     """Jaccard indices of what pairs of models say of a label: first genes, listed gene sets, all with evidence."""
     told = [said(each) for each in cells]
-    return [{name: jaccard(a[name], b[name]) for name in AGREEING} for a, b in combinations(told, 2)]
+    return [
+        {name: jaccard(a[name], b[name]) for name in AGREEING}
+        for a, b in combinations(told, 2)
+    ]
 
 
 def said(cells: AnnData) -> dict[str, dict[str, set[str]]]:
     """What a model says of each label: the first genes, the gene sets that are listed, and all with evidence."""
     genes = cells.uns[KEY]["genes"]
-    listed, evidence = (tosica.get.gene_sets_df(cells, similar=similar) for similar in (False, True))
+    listed, evidence = (
+        tosica.get.gene_sets_df(cells, similar=similar) for similar in (False, True)
+    )
     of_labels = {
-        name: {str(label): set(of["gene_set"]) for label, of in table.groupby("group", observed=True)}
+        name: {
+            str(label): set(of["gene_set"])
+            for label, of in table.groupby("group", observed=True)
+        }
         for name, table in (("listed", listed), ("evidence", evidence))
     }
-    return {"genes": {str(label): set(of.nlargest(N_FIRST).index) for label, of in genes.items()}, **of_labels}
+    return {
+        "genes": {
+            str(label): set(of.nlargest(N_FIRST).index) for label, of in genes.items()
+        },
+        **of_labels,
+    }
 
 
 def jaccard(first: dict[str, set[str]], second: dict[str, set[str]]) -> float:
     """Mean Jaccard index over the labels for which either has any."""
-    both = [(first.get(label, set()), second.get(label, set())) for label in {**first, **second}]
+    both = [
+        (first.get(label, set()), second.get(label, set()))
+        for label in {**first, **second}
+    ]
     return float(np.mean([len(a & b) / len(a | b) for a, b in both]))
 
 
@@ -250,7 +303,9 @@ def first(model: tosica.TOSICA, cells: AnnData) -> list[dict[str, Any]]:
     rows = []
     for label, genes in tosica.get.explain(cells)["genes"].items():
         of_label = evidence[evidence["group"] == label].head(3)
-        rows.append({"label": str(label), "genes": genes, "sets": list(of_label["gene_set"])})
+        rows.append(
+            {"label": str(label), "genes": genes, "sets": list(of_label["gene_set"])}
+        )
     return rows
 
 
@@ -262,7 +317,9 @@ def measure(part: str, data: Path, n_seeds: int) -> dict[str, Any]:
     for name in OF_PART[part]:
         adata = read(name, data)
         if part == "markers":
-            found[name] = [row for seed in range(n_seeds) for row in markers(adata, seed)]
+            found[name] = [
+                row for seed in range(n_seeds) for row in markers(adata, seed)
+            ]
         elif part == "halves":
             runs = []
             for seed in range(n_seeds):
@@ -270,9 +327,13 @@ def measure(part: str, data: Path, n_seeds: int) -> dict[str, Any]:
                 runs += agreement([explain(*each) for each in both])
             found[name] = runs
         elif part == "seeds":
-            found[name] = agreement([explain(*trained(name, data, seed)) for seed in range(n_seeds)])
+            found[name] = agreement(
+                [explain(*trained(name, data, seed)) for seed in range(n_seeds)]
+            )
         elif part == "permuted":
-            found[name] = permuted(model := trained(name, data, 0)[0], explain(model, adata))
+            found[name] = permuted(
+                model := trained(name, data, 0)[0], explain(model, adata)
+            )
         elif part == "deletion":
             model, query = trained(name, data, 0, 0)[0], halves(adata, 0)[1]
             cells, took = explain(model, query), []
@@ -282,11 +343,20 @@ def measure(part: str, data: Path, n_seeds: int) -> dict[str, Any]:
                 took.append(time.process_time() - start)
             tosica.tl.faithfulness(cells, model)
             area = cells.uns["faithfulness"]["area"]
-            rows = area[["change", "order", "area", "better_than_random"]].to_dict("records")
+            rows = area[["change", "order", "area", "better_than_random"]].to_dict(
+                "records"
+            )
             error = cells.uns[KEY]["completeness_error"]
-            found[name] = {"areas": rows, "took": took, "cells": cells.n_obs, "error": error}
+            found[name] = {
+                "areas": rows,
+                "took": took,
+                "cells": cells.n_obs,
+                "error": error,
+            }
         else:
-            found[name] = first(model := trained(name, data, 0)[0], explain(model, adata))
+            found[name] = first(
+                model := trained(name, data, 0)[0], explain(model, adata)
+            )
         print(part, name, found[name], flush=True)
     return found
 
@@ -307,7 +377,10 @@ def mean_and_range(values: list[float]) -> str:
 
 def report(result: dict[str, Any]) -> str:
     """The page."""
-    parts, title = result["parts"], {name: title for name, (title, _) in DATASETS.items()}
+    parts, title = (
+        result["parts"],
+        {name: title for name, (title, _) in DATASETS.items()},
+    )
     ranks = [row["rank"] for row in parts["planted"]["planted"]]
     lines = [
         "# Explanation",
@@ -342,7 +415,13 @@ def report(result: dict[str, Any]) -> str:
                 f"{np.mean(by_ulm):.0%}" if by_ulm else "not installed",
             ]
         )
-    lines += [*table(["data", "labels", "models", "tosica", "decoupler's ULM on expression"], rows), ""]
+    lines += [
+        *table(
+            ["data", "labels", "models", "tosica", "decoupler's ULM on expression"],
+            rows,
+        ),
+        "",
+    ]
     lines += [
         "## Chance",
         "",
@@ -352,7 +431,12 @@ def report(result: dict[str, Any]) -> str:
         *table(
             ["data", "labels", "real", "permuted"],
             [
-                [title[n], found["labels"], f"{found['real']:.0%}", f"{found['permuted']:.1%}"]
+                [
+                    title[n],
+                    found["labels"],
+                    f"{found['real']:.0%}",
+                    f"{found['permuted']:.1%}",
+                ]
                 for n, found in parts["permuted"].items()
             ],
         ),
@@ -363,10 +447,25 @@ def report(result: dict[str, Any]) -> str:
         "of all with evidence, also similar ones, between two models; mean and range over pairs of models:",
         "",
         *table(
-            ["models", "data", "pairs", f"first {N_FIRST} genes", "listed gene sets", "all gene sets"],
             [
-                [what, title[n], len(runs), *(mean_and_range([run[k] for run in runs]) for k in AGREEING)]
-                for part, what in (("halves", "two halves of the cells"), ("seeds", "two seeds"))
+                "models",
+                "data",
+                "pairs",
+                f"first {N_FIRST} genes",
+                "listed gene sets",
+                "all gene sets",
+            ],
+            [
+                [
+                    what,
+                    title[n],
+                    len(runs),
+                    *(mean_and_range([run[k] for run in runs]) for k in AGREEING),
+                ]
+                for part, what in (
+                    ("halves", "two halves of the cells"),
+                    ("seeds", "two seeds"),
+                )
                 for n, runs in parts[part].items()
             ],
         ),
@@ -379,18 +478,41 @@ def report(result: dict[str, Any]) -> str:
         "Also the error of the sum over genes, and processor seconds of `tl.attribute`, for labels and for each cell.",
         "",
         *table(
-            ["data", "change", "order", "area", "cells in which it is better than at random"],
             [
-                [title[n], row["change"], row["order"], row["area"], f"{row['better_than_random']:.0%}"]
+                "data",
+                "change",
+                "order",
+                "area",
+                "cells in which it is better than at random",
+            ],
+            [
+                [
+                    title[n],
+                    row["change"],
+                    row["order"],
+                    row["area"],
+                    f"{row['better_than_random']:.0%}",
+                ]
                 for n, found in parts["deletion"].items()
                 for row in found["areas"]
             ],
         ),
         "",
         *table(
-            ["data", "cells", "seconds, labels", "seconds, each cell", "completeness error"],
             [
-                [title[n], found["cells"], *(f"{t:.1f}" for t in found["took"]), f"{found['error']:.2%}"]
+                "data",
+                "cells",
+                "seconds, labels",
+                "seconds, each cell",
+                "completeness error",
+            ],
+            [
+                [
+                    title[n],
+                    found["cells"],
+                    *(f"{t:.1f}" for t in found["took"]),
+                    f"{found['error']:.2%}",
+                ]
                 for n, found in parts["deletion"].items()
             ],
         ),
@@ -413,18 +535,35 @@ def report(result: dict[str, Any]) -> str:
             for gene_set in row["sets"]:
                 verdict = judged.get((name, row["label"], gene_set), "sensible")
                 counts.loc[[name, "all"], ["gene sets", verdict]] += 1
-                shown.append(gene_set if verdict == "sensible" else f"{gene_set} ({verdict})")
+                shown.append(
+                    gene_set if verdict == "sensible" else f"{gene_set} ({verdict})"
+                )
             counts.loc[[name, "all"], "labels"] += 1
             counts.loc[[name, "all"], "without"] += not shown
-            counts.loc[[name, "all"], "first sensible"] += shown[:1] == row["sets"][:1] != []
+            counts.loc[[name, "all"], "first sensible"] += (
+                shown[:1] == row["sets"][:1] != []
+            )
             rows.append([row["label"], row["genes"], "; ".join(shown) or "none"])
         if name in LISTED:
-            listed += [f"### {title[name]}", "", *table(["label", "genes", "gene sets"], rows), ""]
-    counts.loc["human blood"] = counts.loc[[name for name in parts["first"] if name != "mouse"]].sum()
+            listed += [
+                f"### {title[name]}",
+                "",
+                *table(["label", "genes", "gene sets"], rows),
+                "",
+            ]
+    counts.loc["human blood"] = counts.loc[
+        [name for name in parts["first"] if name != "mouse"]
+    ].sum()
     for verdict in verdicts:
         shares = counts[verdict] / counts["gene sets"]
-        counts[verdict] = [f"{n} ({share:.0%})" for n, share in zip(counts[verdict], shares, strict=True)]
-    summary = [[title.get(name, name), *row] for name, row in zip(counts.index, counts.to_numpy(), strict=True)]
+        counts[verdict] = [
+            f"{n} ({share:.0%})"
+            for n, share in zip(counts[verdict], shares, strict=True)
+        ]
+    summary = [
+        [title.get(name, name), *row]
+        for name, row in zip(counts.index, counts.to_numpy(), strict=True)
+    ]
     lines += [*table(["data", *counts.columns], summary), "", *listed]
     measured = ", ".join(f"{part} on {day}" for part, day in result["measured"].items())
     lines += [f"Measured: {measured}.", "", *version_lines(result)]
@@ -436,13 +575,30 @@ def draw(result: dict[str, Any], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     found = result["parts"]["deletion"]
-    figure, axes = plt.subplots(1, len(found), figsize=(4 * len(found), 2.4), layout="constrained", squeeze=False)
+    figure, axes = plt.subplots(
+        1,
+        len(found),
+        figsize=(4 * len(found), 2.4),
+        layout="constrained",
+        squeeze=False,
+    )
     for ax, (name, of_data) in zip(axes[0], found.items(), strict=True):
-        areas = pd.DataFrame(of_data["areas"]).pivot(index="order", columns="change", values="area")
-        areas.loc[["genes", "gene sets", "random"]].plot.barh(ax=ax, color=["#0072b2", "#d55e00"], legend=False)
+        areas = pd.DataFrame(of_data["areas"]).pivot(
+            index="order", columns="change", values="area"
+        )
+        areas.loc[["genes", "gene sets", "random"]].plot.barh(
+            ax=ax, color=["#0072b2", "#d55e00"], legend=False
+        )
         ax.invert_yaxis()
-        ax.set(title=DATASETS[name][0], xlabel="area under the probability", ylabel="", xlim=(0, 1))
-    figure.legend(*axes[0, -1].get_legend_handles_labels(), loc="outside right upper", fontsize=8)
+        ax.set(
+            title=DATASETS[name][0],
+            xlabel="area under the probability",
+            ylabel="",
+            xlim=(0, 1),
+        )
+    figure.legend(
+        *axes[0, -1].get_legend_handles_labels(), loc="outside right upper", fontsize=8
+    )
     figure.savefig(path, dpi=150)
 
 
@@ -452,7 +608,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--only", nargs="+", choices=["planted", *OF_PART], default=["planted", *OF_PART])
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=["planted", *OF_PART],
+        default=["planted", *OF_PART],
+    )
     given = parser.parse_args(arguments)
     logging.disable(logging.INFO)
     stored = given.out / "explanation.json"

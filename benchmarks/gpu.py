@@ -70,10 +70,15 @@ def fit_network(state: TrainingState) -> None:
     device = state.runner.trainer.strategy.root_device
     model.seconds = seconds(lambda: _training.fit_network(state), device)
     model.n_steps = state.runner.trainer.global_step
-    batch = {name: value.to(device) for name, value in next(iter(state.data.train_dataloader())).items()}
+    batch = {
+        name: value.to(device)
+        for name, value in next(iter(state.data.train_dataloader())).items()
+    }
     model.module.to(device).train()
     plan = state.plan.to(device)
-    with torch.autocast(device.type, PRECISIONS[precision], enabled=precision != "32-true"):
+    with torch.autocast(
+        device.type, PRECISIONS[precision], enabled=precision != "32-true"
+    ):
         model.n_operations = count(lambda: plan.training_step(batch, 0).backward())
     model.module.zero_grad()
     model.module.eval()
@@ -82,10 +87,15 @@ def fit_network(state: TrainingState) -> None:
 class Timed(tosica.TOSICA):
     """A model whose training is measured."""
 
-    _training_phases = tuple({_training.fit_network: fit_network}.get(phase, phase) for phase in _training.PHASES)
+    _training_phases = tuple(
+        {_training.fit_network: fit_network}.get(phase, phase)
+        for phase in _training.PHASES
+    )
 
 
-def measure(reference: AnnData, query: AnnData, accelerator: str, precision: str, side: int) -> list[dict[str, Any]]:
+def measure(
+    reference: AnnData, query: AnnData, accelerator: str, precision: str, side: int
+) -> list[dict[str, Any]]:
     """Train, annotate and explain once."""
     scvi.settings.seed = 0
     model = Timed(reference)
@@ -99,14 +109,22 @@ def measure(reference: AnnData, query: AnnData, accelerator: str, precision: str
     explained = seconds(lambda: tosica.tl.attribute(query, model), device)
     step = {"rate": model.n_steps / model.seconds, "unit": "steps/s"}
     rows = [
-        {"what": "training step, 64 cells", **step, "share": model.n_operations * step["rate"] / best},
+        {
+            "what": "training step, 64 cells",
+            **step,
+            "share": model.n_operations * step["rate"] / best,
+        },
         {
             "what": "annotate",
             "rate": query.n_obs / took,
             "unit": "cells/s",
             "share": of_cell * query.n_obs / took / best,
         },
-        {"what": "attribute, all labels", "rate": query.n_obs / explained, "unit": "cells/s"},
+        {
+            "what": "attribute, all labels",
+            "rate": query.n_obs / explained,
+            "unit": "cells/s",
+        },
     ]
     return [{"precision": precision, **row} for row in rows]
 
@@ -115,8 +133,12 @@ def main(arguments: list[str] | None = None) -> None:
     """Measure each precision, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--accelerator", choices=["gpu", "cpu"], default="gpu")
-    parser.add_argument("--cells", type=int, default=100_000, help="of the reference, and of the query")
-    parser.add_argument("--side", type=int, default=SIDE, help="of the matrices of the roof")
+    parser.add_argument(
+        "--cells", type=int, default=100_000, help="of the reference, and of the query"
+    )
+    parser.add_argument(
+        "--side", type=int, default=SIDE, help="of the matrices of the roof"
+    )
     given = parser.parse_args(arguments)
     if given.accelerator == "gpu" and not torch.cuda.is_available():
         print("There is no CUDA card here, so nothing was measured.")
@@ -129,10 +151,16 @@ def main(arguments: list[str] | None = None) -> None:
     tosica.pp.build_mask(reference)
     Timed.setup_anndata(reference, labels_key=LABEL)
     rows = [
-        row for precision in PRECISIONS for row in measure(reference, query, given.accelerator, precision, given.side)
+        row
+        for precision in PRECISIONS
+        for row in measure(reference, query, given.accelerator, precision, given.side)
     ]
     print(processor() if given.accelerator == "cpu" else torch.cuda.get_device_name())
-    print(pd.DataFrame(rows).round({"rate": 1, "share": 4}).to_string(index=False, na_rep=""))
+    print(
+        pd.DataFrame(rows)
+        .round({"rate": 1, "share": 4})
+        .to_string(index=False, na_rep="")
+    )
 
 
 if __name__ == "__main__":

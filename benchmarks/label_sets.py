@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from benchmarks._accuracy_tasks import Split
 
 ACROSS: dict[str, Task] = {
-    **{name: task for name, task in TASKS.items() if not task.within and "noisy" not in name},
+    **{
+        name: task
+        for name, task in TASKS.items()
+        if not task.within and "noisy" not in name
+    },
     "simulated": UNSEEN["simulated"],
 }
 N_LABELED = (0, 10, 20, 50, 100)
@@ -39,7 +43,9 @@ def runs_of(split: Split, seed: int, draws: int, **train: Any) -> list[dict[str,
     scvi.settings.seed = seed
     model = tosica.TOSICA(reference)
     model.train(enable_progress_bar=False, accelerator="cpu", **train)
-    trained = copy.deepcopy((model.module.temperature, model.training_.held_out_probabilities))
+    trained = copy.deepcopy(
+        (model.module.temperature, model.training_.held_out_probabilities)
+    )
     rng = np.random.default_rng(seed)
     runs = []
     for n_labeled in N_LABELED:
@@ -65,18 +71,27 @@ def scores(model: tosica.TOSICA, query: Any) -> dict[str, float]:
     right = soft.to_numpy().argmax(1) == truth
     found = {
         "accuracy": float(right.mean()),
-        "calibration error": expected_calibration_error(calibration_bins(right, soft.to_numpy().max(1), 10)),
+        "calibration error": expected_calibration_error(
+            calibration_bins(right, soft.to_numpy().max(1), 10)
+        ),
     }
     assert model.training_.held_out_probabilities is not None
     for coverage in COVERAGES:
         try:
-            threshold = conformal_threshold(model.training_.held_out_probabilities[0], coverage)
+            threshold = conformal_threshold(
+                model.training_.held_out_probabilities[0], coverage
+            )
         except ValueError:  # too few cells for this coverage
             continue
         sets = soft.to_numpy() >= threshold
         found[f"coverage {coverage}"] = float(sets[np.arange(len(sets)), truth].mean())
-        with_best = sets | (~sets.any(1, keepdims=True) & np.eye(sets.shape[1], dtype=bool)[soft.to_numpy().argmax(1)])
-        found[f"default {coverage}"] = float(with_best[np.arange(len(sets)), truth].mean())
+        with_best = sets | (
+            ~sets.any(1, keepdims=True)
+            & np.eye(sets.shape[1], dtype=bool)[soft.to_numpy().argmax(1)]
+        )
+        found[f"default {coverage}"] = float(
+            with_best[np.arange(len(sets)), truth].mean()
+        )
         found[f"size {coverage}"] = float(sets.sum(1).mean())
         found[f"empty {coverage}"] = float((~sets.any(1)).mean())
     return found
@@ -116,16 +131,32 @@ def report(result: dict[str, Any]) -> str:
             [
                 ACROSS[task].what,
                 "{mean:.3f} ± {std:.3f}".format(**of[task, 0][f"default {level}"]),
-                *(f"{each['mean']:.3f} ± {each['std']:.3f}" if each else "" for each in covered),
-                *(f"{few[f'{what} {level}']['mean']:.2f}" for what in ("size", "empty")),
+                *(
+                    f"{each['mean']:.3f} ± {each['std']:.3f}" if each else ""
+                    for each in covered
+                ),
+                *(
+                    f"{few[f'{what} {level}']['mean']:.2f}"
+                    for what in ("size", "empty")
+                ),
                 f"{errors[0]:.3f}",
                 f"{errors[-1]:.3f}",
             ]
         )
     n_seeds = max(group["seeds"] for group in result["summary"])
     n_draws = max(group["draws"] for group in result["summary"])
-    head = ["reference → query", "no cell, default", "no cell labelled", *(f"{n} cells" for n in N_LABELED[1:])]
-    head += ["labels in a set", "empty sets", "calibration error, no cell", "calibration error, most cells"]
+    head = [
+        "reference → query",
+        "no cell, default",
+        "no cell labelled",
+        *(f"{n} cells" for n in N_LABELED[1:]),
+    ]
+    head += [
+        "labels in a set",
+        "empty sets",
+        "calibration error, no cell",
+        "calibration error, most cells",
+    ]
     lines = [
         "# Label sets in another batch",
         "",

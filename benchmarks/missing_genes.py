@@ -46,8 +46,14 @@ def of_counts(split: Split) -> Split:
 
 
 PAIRS: dict[str, tuple[str, Callable[[Path], Split]]] = {
-    "control": ("Kang, control, halves", lambda d: halves(across(kang(d), "ctrl")[0].reference)),
-    "stimulated": ("Kang, IFN-β, halves", lambda d: halves(across(kang(d), "ctrl")[0].query)),
+    "control": (
+        "Kang, control, halves",
+        lambda d: halves(across(kang(d), "ctrl")[0].reference),
+    ),
+    "stimulated": (
+        "Kang, IFN-β, halves",
+        lambda d: halves(across(kang(d), "ctrl")[0].query),
+    ),
     "pbmc68k": ("pbmc68k, halves", lambda d: halves(pbmc68k(d))),
     "across": ("Kang, control → IFN-β", lambda d: across(kang(d), "ctrl")[0]),
     "counts": ("the same, counts", lambda d: of_counts(across(kang(d), "ctrl")[0])),
@@ -65,7 +71,9 @@ def without(query: AnnData, share: float, seed: int) -> dict[str, AnnData]:
     return {"imputed": query[:, there > 0].copy(), "zero": zeros}
 
 
-def runs_of(split: Split, shares: tuple[float, ...], draws: int, **train: Any) -> list[dict]:
+def runs_of(
+    split: Split, shares: tuple[float, ...], draws: int, **train: Any
+) -> list[dict]:
     """Accuracy and log-likelihood of each draw."""
     reference, query = split.reference.copy(), split.query
     tosica.pp.build_mask(reference)
@@ -93,15 +101,26 @@ def runs_of(split: Split, shares: tuple[float, ...], draws: int, **train: Any) -
 def report(result: dict[str, Any]) -> str:
     """What the page says of a result."""
     runs = pd.DataFrame(result["runs"])
-    shares = sorted(share for share in runs["share"].unique() if share not in (0, min(SHARES)) or len(SHARES) == 1)
+    shares = sorted(
+        share
+        for share in runs["share"].unique()
+        if share not in (0, min(SHARES)) or len(SHARES) == 1
+    )
     head = ["reference → query", "no gene missing"]
     head += [f"{share:.0%}, {way}" for share in shares for way in WAYS.values()]
     rows = []
     for pair, of_pair in runs.groupby("pair", sort=False):
         of = of_pair.groupby(["share", "way"])
         accuracy, worst = of["accuracy"].mean(), of["accuracy"].min()
-        row = [PAIRS[pair][0], f"{of_pair.loc[of_pair['share'] == 0, 'accuracy'].mean():.3f}"]
-        row += [f"{accuracy[share, way]:.3f} ({worst[share, way]:.3f})" for share in shares for way in WAYS]
+        row = [
+            PAIRS[pair][0],
+            f"{of_pair.loc[of_pair['share'] == 0, 'accuracy'].mean():.3f}",
+        ]
+        row += [
+            f"{accuracy[share, way]:.3f} ({worst[share, way]:.3f})"
+            for share in shares
+            for way in WAYS
+        ]
         rows.append(row)
     lines = [
         "# Genes that a query lacks",

@@ -22,7 +22,9 @@ from benchmarks._scale_runs import quiet
 METHODS = {"tosica": run_tosica, "scanvi": run_scanvi}
 
 
-def measure(data: Path, seeds: list[int], methods: list[str], only: str | None) -> list[dict]:
+def measure(
+    data: Path, seeds: list[int], methods: list[str], only: str | None
+) -> list[dict]:
     """All held-out types, seeds and methods."""
     rows: list[dict[str, Any]] = []
     for seed in seeds:
@@ -90,7 +92,17 @@ def _comparison(runs: pd.DataFrame) -> list[str]:
         [*names, *(_over_seeds(of_task, c) for c in ("recall", "after", "change"))]
         for names, of_task in runs.groupby(["dataset", "query", "method"], sort=False)
     ]
-    return table(["dataset", "query", "method", "recall of the new type", "macro-F1", "change, points"], rows)
+    return table(
+        [
+            "dataset",
+            "query",
+            "method",
+            "recall of the new type",
+            "macro-F1",
+            "change, points",
+        ],
+        rows,
+    )
 
 
 def _sizes(runs: pd.DataFrame) -> list[str]:
@@ -98,7 +110,13 @@ def _sizes(runs: pd.DataFrame) -> list[str]:
         [*map(str, names), *(_over_seeds(of_task, c) for c in ("recall", "change"))]
         for names, of_task in runs.groupby(["dataset", "query", "labeled"], sort=False)
     ]
-    head = ["dataset", "query", "labeled cells", "recall of the new type", "change, points"]
+    head = [
+        "dataset",
+        "query",
+        "labeled cells",
+        "recall of the new type",
+        "change, points",
+    ]
     return table(head, rows)
 
 

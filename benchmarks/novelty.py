@@ -43,7 +43,11 @@ class Task(NamedTuple):
 QUERIES = {"within": "same batch", "across": "other batch"}
 SCORES = {
     **{"novelty": "`tl.novelty`", "annotate": "`annotate`"},
-    **{"genes": "Mahalanobis", "probability": "1 − probability", "ensemble": "ensemble"},
+    **{
+        "genes": "Mahalanobis",
+        "probability": "1 − probability",
+        "ensemble": "ensemble",
+    },
 }
 # Cells of the new type in the query; 0 stands for all.
 SIZES = (4, 20, 0)
@@ -57,7 +61,10 @@ N_MODELS, N_COMPONENTS = 3, 30
 LEVEL = 0.05
 SMALL = {
     **{"false": "known, p ≤ 0.05", "found": "new, p ≤ 0.05"},
-    **{"false by annotate": "known, `annotate`", "found by annotate": "new, `annotate`"},
+    **{
+        "false by annotate": "known, `annotate`",
+        "found by annotate": "new, `annotate`",
+    },
 }
 # Labels of sorted blood and of PBMC 3k that mean the same; other sorted cells are CD4 T cells.
 OF_BLOOD = {
@@ -73,10 +80,18 @@ OF_PBMC = {"CD14+ Monocytes": "monocytes", "FCGR3A+ Monocytes": "monocytes"}
 
 def blood(folder: Path) -> AnnData:
     """Sorted blood cells of Zheng et al. (2017), and PBMC 3k."""
-    parts = {name: ad.read_h5ad(folder / f"{name}.h5ad") for name in ("sorted_blood", "pbmc3k")}
-    names = {"sorted_blood": lambda name: OF_BLOOD.get(name, "CD4 T cells"), "pbmc3k": lambda n: OF_PBMC.get(n, n)}
+    parts = {
+        name: ad.read_h5ad(folder / f"{name}.h5ad")
+        for name in ("sorted_blood", "pbmc3k")
+    }
+    names = {
+        "sorted_blood": lambda name: OF_BLOOD.get(name, "CD4 T cells"),
+        "pbmc3k": lambda n: OF_PBMC.get(n, n),
+    }
     for name, adata in parts.items():
-        adata.obs = pd.DataFrame({LABEL: adata.obs["cell_type"].astype(str).map(names[name])})
+        adata.obs = pd.DataFrame(
+            {LABEL: adata.obs["cell_type"].astype(str).map(names[name])}
+        )
     return prepared(ad.concat(parts, label=BATCH, index_unique="-"), LABEL, BATCH)
 
 
@@ -97,34 +112,49 @@ TASKS = {
 }
 
 
-def measure(task: Task, folder: Path, seed: int, max_epochs: int) -> Iterator[dict[str, Any]]:
+def measure(
+    task: Task, folder: Path, seed: int, max_epochs: int
+) -> Iterator[dict[str, Any]]:
     """Leave types out of half of a batch, and score the other half and the other batch."""
     adata, rng = task.read(folder), np.random.default_rng(seed)
-    labels, first = adata.obs[LABEL].astype(str).to_numpy(), (adata.obs[BATCH] == task.batch).to_numpy()
+    labels, first = (
+        adata.obs[LABEL].astype(str).to_numpy(),
+        (adata.obs[BATCH] == task.batch).to_numpy(),
+    )
     half = first & (rng.random(adata.n_obs) < 0.5)
     own = at_most(half, labels, MOST, rng)
     sizes = pd.Series(labels[own]).value_counts()
     present = sorted(sizes.index[sizes >= FEWEST])
-    parts = np.array_split(np.random.default_rng(0).permutation(present), min(len(present), N_PARTS))
+    parts = np.array_split(
+        np.random.default_rng(0).permutation(present), min(len(present), N_PARTS)
+    )
     for turn in range(min(len(parts), N_REFERENCES)):
         left_out = parts[(N_REFERENCES * seed + turn) % len(parts)]
         known = np.setdiff1d(present, left_out)
         reference = adata[own & np.isin(labels, known)].copy()
         variance = reference.X.power(2).mean(0).A1 - np.square(reference.X.mean(0).A1)
-        reference = reference[:, np.sort(np.argsort(-variance, kind="stable")[:N_GENES])].copy()
+        reference = reference[
+            :, np.sort(np.argsort(-variance, kind="stable")[:N_GENES])
+        ].copy()
         tosica.pp.build_mask(reference)
         models = [train(reference, seed + 100 * i, max_epochs) for i in range(N_MODELS)]
         for query, chosen in (("within", first & ~half), ("across", ~first)):
             for new in left_out:
-                kept = at_most(chosen & np.isin(labels, [*known, new]), labels, MOST_QUERY, rng)
+                kept = at_most(
+                    chosen & np.isin(labels, [*known, new]), labels, MOST_QUERY, rng
+                )
                 if (labels[kept] == new).sum() >= FEWEST:
                     cells = adata[kept, reference.var_names].copy()
                     about = {"query": query, "seed": seed, "left out": str(new)}
-                    for found in scored(models, reference, cells, cells.obs[LABEL] == new, rng):
+                    for found in scored(
+                        models, reference, cells, cells.obs[LABEL] == new, rng
+                    ):
                         yield about | found
 
 
-def at_most(cells: NDArray[np.bool_], labels: NDArray, most: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+def at_most(
+    cells: NDArray[np.bool_], labels: NDArray, most: int, rng: np.random.Generator
+) -> NDArray[np.bool_]:
     """Draw at most some of the cells of each label."""
     drawn = pd.Series(rng.permutation(np.flatnonzero(cells)))
     kept = np.zeros(len(cells), dtype=bool)
@@ -137,21 +167,31 @@ def train(reference: AnnData, seed: int, max_epochs: int) -> tosica.TOSICA:
     tosica.TOSICA.setup_anndata(reference, labels_key=LABEL)
     scvi.settings.seed = seed
     model = tosica.TOSICA(reference, max_gene_sets=50, embed_dim=24)
-    model.train(max_epochs, accelerator="cpu", enable_progress_bar=False, check_labels=False)
+    model.train(
+        max_epochs, accelerator="cpu", enable_progress_bar=False, check_labels=False
+    )
     return model
 
 
 def scored(
-    models: list[tosica.TOSICA], reference: AnnData, cells: AnnData, is_new: pd.Series, rng: np.random.Generator
+    models: list[tosica.TOSICA],
+    reference: AnnData,
+    cells: AnnData,
+    is_new: pd.Series,
+    rng: np.random.Generator,
 ) -> Iterator[dict[str, float]]:
     """Evaluate all scores, for each number of new cells."""
     models[0].annotate(cells)
-    mean = np.mean([model.infer(cells, "probabilities").probabilities for model in models], axis=0)
+    mean = np.mean(
+        [model.infer(cells, "probabilities").probabilities for model in models], axis=0
+    )
     found = {
         "annotate": cells.obs["tosica_novelty"].to_numpy(),
         "genes": mahalanobis(reference, cells),
         "probability": 1 - cells.obs["tosica_probability"].to_numpy(),
-        "ensemble": -(mean * np.log(np.maximum(mean, np.finfo(mean.dtype).tiny))).sum(1),
+        "ensemble": -(mean * np.log(np.maximum(mean, np.finfo(mean.dtype).tiny))).sum(
+            1
+        ),
     }
     new = is_new.to_numpy()
     drawn = rng.permutation(np.flatnonzero(new))
@@ -161,26 +201,40 @@ def scored(
             kept[drawn[: size or None]] = True
             part, truth = cells[kept].copy(), new[kept]
             tosica.tl.novelty(part, models[0])
-            scores = {"novelty": part.obs["tosica_novelty"]} | {key: values[kept] for key, values in found.items()}
+            scores = {"novelty": part.obs["tosica_novelty"]} | {
+                key: values[kept] for key, values in found.items()
+            }
             areas = {key: float(roc_auc_score(truth, scores[key])) for key in SCORES}
-            yield {"size": size, **areas, **shares(part, truth), **shares(cells[kept], truth, " by annotate")}
+            yield {
+                "size": size,
+                **areas,
+                **shares(part, truth),
+                **shares(cells[kept], truth, " by annotate"),
+            }
 
 
 def shares(cells: AnnData, is_new: NDArray[np.bool_], by: str = "") -> dict[str, float]:
     """Shares of known and of new cells with a small p-value."""
     small = cells.obs["tosica_novelty_pvalue"].to_numpy() <= LEVEL
-    return {f"false{by}": float(small[~is_new].mean()), f"found{by}": float(small[is_new].mean())}
+    return {
+        f"false{by}": float(small[~is_new].mean()),
+        f"found{by}": float(small[is_new].mean()),
+    }
 
 
 def mahalanobis(reference: AnnData, cells: AnnData) -> NDArray[np.floating]:
     """Mahalanobis distance from the nearest label in components of the genes (Lee et al., NeurIPS 2018)."""
     known, x = reference.X.toarray(), cells.X.toarray()
-    pca = PCA(min(N_COMPONENTS, len(known) - 2), svd_solver="arpack", random_state=0).fit(known)
+    pca = PCA(
+        min(N_COMPONENTS, len(known) - 2), svd_solver="arpack", random_state=0
+    ).fit(known)
     known, x = pca.transform(known), pca.transform(x)
     labels = reference.obs[LABEL].astype(str).to_numpy()
     centers = pd.DataFrame(known).groupby(labels).mean()
     spread = LedoitWolf().fit(known - centers.loc[labels].to_numpy())
-    return np.min([spread.mahalanobis(x - center) for center in centers.to_numpy()], axis=0)
+    return np.min(
+        [spread.mahalanobis(x - center) for center in centers.to_numpy()], axis=0
+    )
 
 
 def means(runs: pd.DataFrame) -> pd.DataFrame:
@@ -196,15 +250,25 @@ def title_of(task: str, query: str) -> str:
 def report(result: dict[str, Any]) -> str:
     """The page."""
     runs = pd.DataFrame(result["runs"])
-    by_task, peers = means(runs), [key for key in SCORES if key not in ("novelty", "annotate")]
+    by_task, peers = (
+        means(runs),
+        [key for key in SCORES if key not in ("novelty", "annotate")],
+    )
     tasks = [name for name in TASKS if name in runs["task"].unique()]
     rows = []
     for query, what in QUERIES.items():
         of = by_task.xs(query, level="query")
-        rows += [[title_of(name, query), *_shown(of.loc[name])] for name in tasks if name in of.index]
+        rows += [
+            [title_of(name, query), *_shown(of.loc[name])]
+            for name in tasks
+            if name in of.index
+        ]
         rows.append([f"**mean, {what}**", *_shown(of.mean())])
     best = by_task[peers].max(axis=1)
-    gaps, of_query = by_task["novelty"] - best, by_task.assign(best=best).groupby("query").mean().round(2)
+    gaps, of_query = (
+        by_task["novelty"] - best,
+        by_task.assign(best=best).groupby("query").mean().round(2),
+    )
     (task, query), most_false = gaps.idxmin(), 100 * by_task["false"].max()
     lines = [
         "# Types that the reference lacks",
@@ -250,7 +314,10 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     quiet()
     torch.set_num_threads(1)
-    result: dict[str, Any] = {"max_epochs": given.max_epochs, "versions": versions("scikit-learn")}
+    result: dict[str, Any] = {
+        "max_epochs": given.max_epochs,
+        "versions": versions("scikit-learn"),
+    }
     runs: list[dict[str, Any]] = []
     for seed in given.seeds:
         for name in given.tasks:

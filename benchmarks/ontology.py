@@ -31,9 +31,9 @@ ACROSS = ("kang", "kang back")
 # depends on where the cells are from.
 BY_HAND: dict[str, dict[str, str | None]] = {
     str(name): rows.set_index("label")["term"].replace("", None).to_dict()
-    for name, rows in pd.read_csv(Path(__file__).with_name("cell_names.csv"), keep_default_na=False).groupby(
-        "source", sort=False
-    )
+    for name, rows in pd.read_csv(
+        Path(__file__).with_name("cell_names.csv"), keep_default_na=False
+    ).groupby("source", sort=False)
 }
 
 
@@ -67,7 +67,11 @@ def map_source(name: str, data: Path) -> list[dict[str, Any]]:
     """Map the labels of a source, and compare each with its term by hand."""
     source = SOURCES[name]
     labels = labels_of(source, data)
-    cells = AnnData(obs=pd.DataFrame({"label": labels}, index=[f"cell{i}" for i in range(len(labels))]))
+    cells = AnnData(
+        obs=pd.DataFrame(
+            {"label": labels}, index=[f"cell{i}" for i in range(len(labels))]
+        )
+    )
     found = tosica.onto.map_labels(cells, "label")
     rows = []
     for row in found.to_dict("records"):
@@ -79,7 +83,8 @@ def map_source(name: str, data: Path) -> list[dict[str, Any]]:
                 **row,
                 "by_hand": term,
                 "wrong": is_mapped and row["ontology_term_id"] != term,
-                "listed": not is_mapped and any(c.startswith(f"{term} ") for c in row["candidates"]),
+                "listed": not is_mapped
+                and any(c.startswith(f"{term} ") for c in row["candidates"]),
             }
         )
     return rows
@@ -88,7 +93,11 @@ def map_source(name: str, data: Path) -> list[dict[str, Any]]:
 def sets_of(split: Split, seed: int, **train: Any) -> list[dict[str, Any]]:
     """Coverage and size of label sets, as they are and as terms, in another batch."""
     reference, query = split.reference.copy(), split.query.copy()
-    tosica.onto.map_labels(reference, LABEL, mapping={k: v for k, v in BY_HAND["kang"].items() if v is not None})
+    tosica.onto.map_labels(
+        reference,
+        LABEL,
+        mapping={k: v for k, v in BY_HAND["kang"].items() if v is not None},
+    )
     tosica.pp.build_mask(reference)
     tosica.TOSICA.setup_anndata(reference, labels_key=LABEL)
     scvi.settings.seed = seed
@@ -104,7 +113,8 @@ def sets_of(split: Split, seed: int, **train: Any) -> list[dict[str, Any]]:
         as_terms = model.predict_set(query, **asked, ontology=True)
         reported = as_terms["ontology_term_id"].astype(str)
         kinds = [
-            term == shown or (shown != "unknown" and term in tosica.onto.descendants(shown))
+            term == shown
+            or (shown != "unknown" and term in tosica.onto.descendants(shown))
             for term, shown in zip(terms, reported, strict=True)
         ]
         runs.append(
@@ -126,7 +136,10 @@ def summarize(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     scored = pd.DataFrame(runs)
     groups = scored.groupby(["task", "asked"], sort=False)
     means = groups.mean(numeric_only=True).drop(columns="seed").reset_index()
-    return [{**row, "seeds": int(scored["seed"].nunique())} for row in means.to_dict("records")]
+    return [
+        {**row, "seeds": int(scored["seed"].nunique())}
+        for row in means.to_dict("records")
+    ]
 
 
 def report(result: dict[str, Any]) -> str:
@@ -140,7 +153,10 @@ def report(result: dict[str, Any]) -> str:
             [
                 SOURCES[str(name)].what,
                 len(some),
-                *(f"{(some['match'] == how).mean():.0%}" for how in ("name", "synonym")),
+                *(
+                    f"{(some['match'] == how).mean():.0%}"
+                    for how in ("name", "synonym")
+                ),
                 f"{(left['candidates'].map(len) > 0).sum() / len(some):.0%}",
                 f"{(left['candidates'].map(len) == 0).sum() / len(some):.0%}",
                 int(some["wrong"].sum()),
@@ -148,7 +164,16 @@ def report(result: dict[str, Any]) -> str:
             ]
         )
     checked = rows.drop_duplicates("label")["by_hand"].notna().sum()
-    head = ["labels", "number", "name", "synonym", "candidates", "nothing", "wrong", "in the candidates"]
+    head = [
+        "labels",
+        "number",
+        "name",
+        "synonym",
+        "candidates",
+        "nothing",
+        "wrong",
+        "in the candidates",
+    ]
     widest = max(result["sets"], key=lambda group: group["asked"])
     lines = [
         "# Labels in the Cell Ontology",
@@ -178,7 +203,9 @@ def time_first_label() -> float:
     from time import perf_counter
 
     start = perf_counter()
-    tosica.onto.map_labels(AnnData(obs=pd.DataFrame({"label": ["T cells"]}, index=["0"])), "label")
+    tosica.onto.map_labels(
+        AnnData(obs=pd.DataFrame({"label": ["T cells"]}, index=["0"])), "label"
+    )
     return perf_counter() - start
 
 

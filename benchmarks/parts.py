@@ -52,8 +52,14 @@ def keep_parts(state: TrainingState) -> None:
     linear.to_module()
     model.branch, model.adjustment = deepcopy(model.module.linear), linear.adjustment
     if state.data.n_val:
-        held_out = (model.module._get_inference_input(batch)["x"] for batch in state.data.val_dataloader(whole=True))
-        model.held_out = [torch.cat(of_part) for of_part in zip(*map(model.score_parts, held_out), strict=True)]
+        held_out = (
+            model.module._get_inference_input(batch)["x"]
+            for batch in state.data.val_dataloader(whole=True)
+        )
+        model.held_out = [
+            torch.cat(of_part)
+            for of_part in zip(*map(model.score_parts, held_out), strict=True)
+        ]
         model.truth, model.chosen = state.data.codes[state.data.val_idx], chosen
     linear.weight = chosen
     linear.to_module()
@@ -66,24 +72,37 @@ class Parts(tosica.TOSICA):
     _training_phases = tuple(
         each
         for phase in _training.PHASES
-        for each in ((phase, keep_parts) if phase in (_training.calibrate, _training.refit) else (phase,))
+        for each in (
+            (phase, keep_parts)
+            if phase in (_training.calibrate, _training.refit)
+            else (phase,)
+        )
     )
 
-    def score_parts(self, x: Tensor, measured: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def score_parts(
+        self, x: Tensor, measured: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Logits of the network, whose loss adjusts for rare labels, and of the branch with its own adjustment."""
-        return self.module.network_logits(self.module.clip(x)), self.branch(x, measured) - self.adjustment
+        return self.module.network_logits(self.module.clip(x)), self.branch(
+            x, measured
+        ) - self.adjustment
 
     @torch.inference_mode()
     def label(self, query: ad.AnnData) -> dict[str, pd.DataFrame]:
         """Probabilities by each part, which have temperatures of their own."""
-        blocks = [self.score_parts(batch.x, batch.measured) for batch in self.iter_batches(query)]
+        blocks = [
+            self.score_parts(batch.x, batch.measured)
+            for batch in self.iter_batches(query)
+        ]
         found = {"sum": self.predict(query, soft=True)}
         for name, of_part, held_out in zip(
             ("network", "branch"), zip(*blocks, strict=True), self.held_out, strict=True
         ):
             temperature = fit_temperature(held_out, self.truth, expected=1.0)
             probability = torch.softmax(torch.cat(of_part) / temperature, 1).numpy()
-            found[name] = pd.DataFrame(probability, query.obs_names, found["sum"].columns)
+            found[name] = pd.DataFrame(
+                probability, query.obs_names, found["sum"].columns
+            )
         return found
 
 
@@ -104,12 +123,19 @@ def interactions(_: Path, seed: int) -> list[Split]:
     active[:, : len(LINEAGES)] = lineage[:, None] == np.arange(len(LINEAGES))
     first, one = rng.random((2, n_cells)) < 0.5
     active[cells, 3 + 2 * lineage], active[cells, 4 + 2 * lineage] = first, first ^ one
-    rate = rng.gamma(1, 0.3, N_PROGRAMS * N_GENES) * (1 + 4 * np.repeat(active, N_GENES, 1))
+    rate = rng.gamma(1, 0.3, N_PROGRAMS * N_GENES) * (
+        1 + 4 * np.repeat(active, N_GENES, 1)
+    )
     counts = rng.poisson(rate * rng.lognormal(0, 0.35, (n_cells, 1)))
     adata = ad.AnnData(csr_matrix(counts.astype(np.float32)))
     adata.var_names = [f"G{i}" for i in range(adata.n_vars)]
-    adata.obs["kind"] = [f"lineage {i}, {'one' if j else 'both or none'}" for i, j in zip(lineage, one, strict=True)]
-    train, test = train_test_split(cells, test_size=N_QUERY, stratify=adata.obs["kind"], random_state=seed)
+    adata.obs["kind"] = [
+        f"lineage {i}, {'one' if j else 'both or none'}"
+        for i, j in zip(lineage, one, strict=True)
+    ]
+    train, test = train_test_split(
+        cells, test_size=N_QUERY, stratify=adata.obs["kind"], random_state=seed
+    )
     made = prepared(adata, "kind")
     return [Split(made[train].copy(), made[test].copy())]
 
@@ -119,17 +145,27 @@ ALL = (
     | UNSEEN
     | {
         "interactions": Task("made up, products of programs", True, interactions),
-        "interactions whole": Task("the same, nothing left out in training", True, interactions),
+        "interactions whole": Task(
+            "the same, nothing left out in training", True, interactions
+        ),
     }
 )
 # Settings of training that are not the defaults.
 TRAINING: dict[str, dict[str, Any]] = {
     "interactions whole": {
         "max_epochs": 16,
-        "plan_kwargs": {"gene_dropout": 0, "token_dropout": 0, "label_smoothing": 0, "weight_decay": 0},
+        "plan_kwargs": {
+            "gene_dropout": 0,
+            "token_dropout": 0,
+            "label_smoothing": 0,
+            "weight_decay": 0,
+        },
     }
 }
-PROGRAMS = {f"program {i}": [f"G{N_GENES * i + j}" for j in range(N_GENES)] for i in range(N_PROGRAMS)}
+PROGRAMS = {
+    f"program {i}": [f"G{N_GENES * i + j}" for j in range(N_GENES)]
+    for i in range(N_PROGRAMS)
+}
 
 
 def one_run(task: str, data: Path, seed: int) -> list[dict[str, Any]]:
@@ -137,20 +173,32 @@ def one_run(task: str, data: Path, seed: int) -> list[dict[str, Any]]:
     found: dict[str, list[tuple[np.ndarray, ...]]] = {part: [] for part in PARTS}
     chosen = []
     for reference, query in ALL[task].splits(data, seed):
-        tosica.pp.build_mask(reference, PROGRAMS if ALL[task].splits is interactions else "gobp")
+        tosica.pp.build_mask(
+            reference, PROGRAMS if ALL[task].splits is interactions else "gobp"
+        )
         Parts.setup_anndata(reference, labels_key=LABEL)
         torch.set_num_threads(1)
         scvi.settings.seed = seed
         model = Parts(reference)
-        model.train(enable_progress_bar=False, accelerator="cpu", **TRAINING.get(task, {}))
+        model.train(
+            enable_progress_bar=False, accelerator="cpu", **TRAINING.get(task, {})
+        )
         chosen.append(model.chosen)
         truth = query.obs[LABEL].astype(str).to_numpy()
         for part, labels in model.label(query).items():
             labels.columns = labels.columns.astype(str)
-            found[part].append((truth, labels.idxmax(axis=1).to_numpy(), labels.max(axis=1).to_numpy()))
+            found[part].append(
+                (truth, labels.idxmax(axis=1).to_numpy(), labels.max(axis=1).to_numpy())
+            )
     weights = {"weight": float(np.mean(chosen))}
     return [
-        {"task": task, "seed": seed, "part": part, **weights, **scores(*map(np.concatenate, zip(*each, strict=True)))}
+        {
+            "task": task,
+            "seed": seed,
+            "part": part,
+            **weights,
+            **scores(*map(np.concatenate, zip(*each, strict=True))),
+        }
         for part, each in found.items()
     ]
 
@@ -164,13 +212,27 @@ def report(result: dict[str, Any]) -> str:
     shown = list(METRICS)[:3]
     means = runs.groupby(["task", "part"])[shown].mean()
     rows = [
-        [ALL[task].what, *(" / ".join(f"{means.loc[(task, part), metric]:.3f}" for metric in shown) for part in PARTS)]
+        [
+            ALL[task].what,
+            *(
+                " / ".join(f"{means.loc[(task, part), metric]:.3f}" for metric in shown)
+                for part in PARTS
+            ),
+        ]
         for task in ALL
         if task in means.index
     ]
-    of_twelve = means[means.index.get_level_values("task").isin(TASKS)].groupby("part").mean()
+    of_twelve = (
+        means[means.index.get_level_values("task").isin(TASKS)].groupby("part").mean()
+    )
     rows.append(
-        ["*mean of the first twelve*", *(" / ".join(f"{of_twelve.loc[part, m]:.3f}" for m in shown) for part in PARTS)]
+        [
+            "*mean of the first twelve*",
+            *(
+                " / ".join(f"{of_twelve.loc[part, m]:.3f}" for m in shown)
+                for part in PARTS
+            ),
+        ]
     )
     lines = [
         "# The network, the linear branch and their sum",

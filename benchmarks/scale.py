@@ -74,7 +74,9 @@ def measure_whole(folder: Path, n_cells: int) -> dict[str, Any]:
     result["annotate"] = in_process("annotate", folder, n_cells, "zarr", 1)
     shutil.rmtree(killed, ignore_errors=True)
     plain.rename(killed)
-    result["kills"] = _annotate_with_kills(folder, n_cells, result["annotate"]["seconds"])
+    result["kills"] = _annotate_with_kills(
+        folder, n_cells, result["annotate"]["seconds"]
+    )
     result["same"] = same_files(plain, killed)
     shutil.rmtree(killed)
     result["train"] = in_process("train", folder, n_cells, "zarr", 0)
@@ -114,9 +116,13 @@ def _annotate_with_kills(folder: Path, n_cells: int, seconds: float) -> dict[str
 def same_files(one: Path, other: Path) -> bool:
     """Whether two folders have the same files with the same bytes."""
     names = sorted(path.relative_to(one) for path in one.rglob("*") if path.is_file())
-    if names != sorted(path.relative_to(other) for path in other.rglob("*") if path.is_file()):
+    if names != sorted(
+        path.relative_to(other) for path in other.rglob("*") if path.is_file()
+    ):
         return False
-    return all((one / name).read_bytes() == (other / name).read_bytes() for name in names)
+    return all(
+        (one / name).read_bytes() == (other / name).read_bytes() for name in names
+    )
 
 
 # --------------------------------------------------------------------------- the page
@@ -125,7 +131,11 @@ def same_files(one: Path, other: Path) -> bool:
 def rates(runs: list[dict[str, Any]]) -> pd.DataFrame:
     """Cells per second and peak memory, the median over repeats."""
     frame = pd.DataFrame(runs)
-    took = frame["network"].fillna(frame["seconds"]) if "network" in frame else frame["seconds"]
+    took = (
+        frame["network"].fillna(frame["seconds"])
+        if "network" in frame
+        else frame["seconds"]
+    )
     frame["rate"] = frame["cells"] / took
     columns = ["rate", "peak_mb"]
     return frame.groupby(["task", "file", "way"], sort=False)[columns].median()
@@ -150,7 +160,12 @@ def report(result: dict[str, Any]) -> str:
     for task, ways in (("annotate", ANNOTATE), ("train", TRAIN)):
         lines += [_TITLES[task], ""]
         rows = [
-            [format_thousands(n_cells), NAMES[way], float(found["rate"]), float(found["peak_mb"])]
+            [
+                format_thousands(n_cells),
+                NAMES[way],
+                float(found["rate"]),
+                float(found["peak_mb"]),
+            ]
             for n_cells in files
             for way in ways
             if (task, n_cells, way) in measured.index
@@ -185,13 +200,18 @@ def _whole(whole: dict[str, Any]) -> list[str]:
             found["cells"] / found["network" if "network" in found else "seconds"],
             found["peak_mb"],
         ]
-        for what, found in (("annotate, from Zarr to Zarr", whole["annotate"]), (trained, whole["train"]))
+        for what, found in (
+            ("annotate, from Zarr to Zarr", whole["annotate"]),
+            (trained, whole["train"]),
+        )
     ]
     same = "the same bytes" if whole["same"] else "OTHER BYTES"
     return [
         f"## A whole file: {format_thousands(whole['file'])} cells",
         "",
-        *table(["work", "minutes, everything", "cells per second", "peak memory, MB"], rows),
+        *table(
+            ["work", "minutes, everything", "cells per second", "peak memory, MB"], rows
+        ),
         "",
         "Everything of the training is also labels that are checked, the linear branch and calibration; cells per",
         "second are those of the network. A second annotation was killed by SIGKILL",
@@ -213,11 +233,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--run", nargs=5, help="used by itself")
     default = [10_000, 100_000, 1_000_000, 3_000_000]
-    parser.add_argument("--cells", nargs="+", type=int, default=default, help="sizes of files")
-    parser.add_argument("--whole", type=int, help="size of a file that is measured as a whole")
+    parser.add_argument(
+        "--cells", nargs="+", type=int, default=default, help="sizes of files"
+    )
+    parser.add_argument(
+        "--whole", type=int, help="size of a file that is measured as a whole"
+    )
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--note", help="a sentence for the page")
-    parser.add_argument("--folder", type=Path, default=Path("scale_benchmark"), help="for files")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("scale_benchmark"), help="for files"
+    )
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
     given = parser.parse_args(arguments)
     _scale_runs.quiet()

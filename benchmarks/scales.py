@@ -69,7 +69,9 @@ TRANSFORMS: dict[str, Callable[[csr_matrix, csr_matrix], Any]] = {
     "log1p of 1e4": lambda c, p: of_values(p, 1e4, np.log1p),
     "log1p of 1e6": lambda c, p: of_values(p, 1e6, np.log1p),
     "log1p of 1e3": lambda c, p: of_values(p, 1e3, np.log1p),
-    "log1p of the median": lambda c, p: of_values(p, float(np.median(np.asarray(c.sum(1)))), np.log1p),
+    "log1p of the median": lambda c, p: of_values(
+        p, float(np.median(np.asarray(c.sum(1)))), np.log1p
+    ),
     "log2 of 1e4": lambda c, p: of_values(p, 1e4, lambda x: np.log2(1 + x)),
     "log10 of 1e4": lambda c, p: of_values(p, 1e4, lambda x: np.log10(1 + x)),
     "log1p twice": lambda c, p: of_values(p, 1e4, lambda x: np.log1p(np.log1p(x))),
@@ -77,14 +79,20 @@ TRANSFORMS: dict[str, Callable[[csr_matrix, csr_matrix], Any]] = {
     "fractions": lambda c, p: p,
     "square roots": lambda c, p: of_values(p, 1e3, np.sqrt),
     "z-scores, clipped at 0": lambda c, p: per_gene(p, standardized),
-    "genes scaled to [0, 1]": lambda c, p: per_gene(p, lambda x: x / np.maximum(x.max(0), 1e-9)),
+    "genes scaled to [0, 1]": lambda c, p: per_gene(
+        p, lambda x: x / np.maximum(x.max(0), 1e-9)
+    ),
     "ranks": lambda c, p: rankdata(p.toarray(), axis=1, method="ordinal"),
     "ranks / n": lambda c, p: rankdata(p.toarray(), axis=1) / p.shape[1],
     "half log1p of 1e4, half of 1e6": lambda c, p: some_and_others(
         of_values(p, 1e4, np.log1p), of_values(p, 1e6, np.log1p)
     ),
-    "half counts, half log1p of 1e4": lambda c, p: some_and_others(c, of_values(p, 1e4, np.log1p)),
-    "half log1p of 1e4, half of raw counts": lambda c, p: some_and_others(of_values(p, 1e4, np.log1p), c.log1p()),
+    "half counts, half log1p of 1e4": lambda c, p: some_and_others(
+        c, of_values(p, 1e4, np.log1p)
+    ),
+    "half log1p of 1e4, half of raw counts": lambda c, p: some_and_others(
+        of_values(p, 1e4, np.log1p), c.log1p()
+    ),
     "half log1p, half log2": lambda c, p: some_and_others(
         of_values(p, 1e4, np.log1p), of_values(p, 1e4, lambda x: np.log2(1 + x))
     ),
@@ -170,7 +178,9 @@ def scores(model: tosica.TOSICA, query: AnnData) -> dict[str, float]:
     }
 
 
-def queries(data: str, adata: AnnData, seed: int, **train: Any) -> Iterator[dict[str, Any]]:
+def queries(
+    data: str, adata: AnnData, seed: int, **train: Any
+) -> Iterator[dict[str, Any]]:
     """One model of counts, and each transform of its query."""
     (reference, query), *_ = few(adata, DATA[data][2], seed)
     rng = np.random.default_rng(seed)
@@ -184,10 +194,18 @@ def queries(data: str, adata: AnnData, seed: int, **train: Any) -> Iterator[dict
             if genes == "fewer":
                 cells = cells[:, fewer].copy()
             found, what, how = listen(lambda cells=cells: scores(model, cells))
-            yield {"query": name, "genes": genes, "did": what, "said": how, **(found or {})}
+            yield {
+                "query": name,
+                "genes": genes,
+                "did": what,
+                "said": how,
+                **(found or {}),
+            }
 
 
-def references(data: str, adata: AnnData, seed: int, **train: Any) -> Iterator[dict[str, Any]]:
+def references(
+    data: str, adata: AnnData, seed: int, **train: Any
+) -> Iterator[dict[str, Any]]:
     """Each transform of the reference; those that are taken make a model, which has queries."""
     (reference, query), *_ = few(adata, DATA[data][2], seed)
     variances = np.asarray(np.log1p(reference.layers[COUNTS]).toarray().var(0))
@@ -211,7 +229,9 @@ def references(data: str, adata: AnnData, seed: int, **train: Any) -> Iterator[d
                 given = transformed(query, of_query.split(",")[0])
                 if same_genes:
                     given = given[:, variable].copy()
-                _, what, how = listen(lambda given=given, model=model: model.predict(given))
+                _, what, how = listen(
+                    lambda given=given, model=model: model.predict(given)
+                )
                 of_model = {"query": of_query, "to query": what, **scores(model, given)}
                 yield {**row, **of_model}
 
@@ -223,17 +243,30 @@ def report(result: dict[str, Any]) -> str:
     """What the page says of a result."""
     runs = pd.DataFrame(result["runs"])
     parts = {
-        part: of.groupby([part.removesuffix("ies") + "y" if part == "queries" else "reference", "genes"])
+        part: of.groupby(
+            [
+                part.removesuffix("ies") + "y" if part == "queries" else "reference",
+                "genes",
+            ]
+        )
         for part, of in runs.groupby("part")
     }
     alike: dict[tuple[str, ...], list[str]] = {}
     for name in TRANSFORMS:
-        did = (_did(parts[part].get_group((name, genes))) for part in parts for genes in ("all", "fewer"))
+        did = (
+            _did(parts[part].get_group((name, genes)))
+            for part in parts
+            for genes in ("all", "fewer")
+        )
         alike.setdefault(tuple(did), []).append(name)
     rows = [["; ".join(names), *did] for did, names in alike.items()]
     read = runs[(runs["part"] == "queries") & runs["accuracy"].notna()]
     changes = [
-        [DATA[data][0], genes, *(f"{of[what].min():.3f} to {of[what].max():.3f}" for what in METRICS)]
+        [
+            DATA[data][0],
+            genes,
+            *(f"{of[what].min():.3f} to {of[what].max():.3f}" for what in METRICS),
+        ]
         for (data, genes), each in read.groupby(["data", "genes"], sort=False)
         for of in [each.groupby("query")[list(METRICS)].mean()]
     ]
@@ -247,7 +280,17 @@ def report(result: dict[str, Any]) -> str:
         "reference, are left after the transform. *Taken*: read as what it is, without a warning. *Rescaled*:",
         "brought to the scale of the reference, and logged. *Refused*: an error.",
         "",
-        *table(["scale", *(f"{part}, {genes} genes" for part in parts for genes in ("all", "fewer"))], rows),
+        *table(
+            [
+                "scale",
+                *(
+                    f"{part}, {genes} genes"
+                    for part in parts
+                    for genes in ("all", "fewer")
+                ),
+            ],
+            rows,
+        ),
         "",
         "Labels of the queries that were read, lowest and highest mean over the scales, with the coverage of",
         f"`predict_set(coverage={TARGET}, allow_empty=True)`:",
@@ -263,7 +306,9 @@ def _did(rows: pd.DataFrame, column: str = "did") -> str:
     n = rows[column].value_counts()
     if not len(n):
         return ""
-    return str(n.index[0]) if len(n) == 1 else ", ".join(f"{k} {v}" for k, v in n.items())
+    return (
+        str(n.index[0]) if len(n) == 1 else ", ".join(f"{k} {v}" for k, v in n.items())
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -278,7 +323,11 @@ def main(arguments: list[str] | None = None) -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     logging.getLogger("tosica").setLevel(logging.WARNING)
     torch.set_num_threads(1)
-    result: dict[str, Any] = {"runs": [], "epochs": given.epochs, "versions": versions("scikit-learn")}
+    result: dict[str, Any] = {
+        "runs": [],
+        "epochs": given.epochs,
+        "versions": versions("scikit-learn"),
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for data in given.names:

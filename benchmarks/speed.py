@@ -25,8 +25,18 @@ from benchmarks._report import table, version_lines, versions, write
 # File, column of the labels, and number or share of the cells that are the reference.
 CASES = {
     "kang": ("Kang, 750 cells, 5 labels", "kang_pbmc.h5ad", "cluster_id", 750),
-    "sorted": ("sorted blood, 2 582 cells, 10 labels", "sorted_blood.h5ad", "cell_type", 2 / 3),
-    "mouse": ("mouse tissues, 945 cells, 63 labels", "mouse_tissues.h5ad", "cell_type", 1 / 2),
+    "sorted": (
+        "sorted blood, 2 582 cells, 10 labels",
+        "sorted_blood.h5ad",
+        "cell_type",
+        2 / 3,
+    ),
+    "mouse": (
+        "mouse tissues, 945 cells, 63 labels",
+        "mouse_tissues.h5ad",
+        "cell_type",
+        1 / 2,
+    ),
 }
 WORK = """
 import json, logging, sys, time, warnings
@@ -76,10 +86,22 @@ print("FOUND", json.dumps(found))
 def measure(source: Path, data: Path, case: str, seed: int) -> dict[str, float] | None:
     """Processor seconds of one run of the package in a folder; ``None`` if it failed."""
     _, file, labels_key, size = CASES[case]
-    one_thread = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS", "NUMBA")}
-    command = [sys.executable, "-c", WORK, str(data / file), labels_key, json.dumps(size), str(seed)]
+    one_thread = {
+        f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS", "NUMBA")
+    }
+    command = [
+        sys.executable,
+        "-c",
+        WORK,
+        str(data / file),
+        labels_key,
+        json.dumps(size),
+        str(seed),
+    ]
     environment = {**os.environ, **one_thread, "PYTHONPATH": str(source / "src")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         print(f"{case}, {source}: {done.stderr.strip().splitlines()[-1]}", flush=True)
         return None
@@ -98,9 +120,24 @@ def report(result: dict[str, Any]) -> str:
             seconds = ["" if pd.isna(of[name]) else f"{of[name]:.1f}" for name in works]
             n_seeds = ((runs["case"] == case) & (runs["commit"] == commit)).sum()
             rows.append(
-                [what, commit, n_seeds, *seconds, f"{of['accuracy']:.3f}", f"{of['accuracy of the regression']:.3f}"]
+                [
+                    what,
+                    commit,
+                    n_seeds,
+                    *seconds,
+                    f"{of['accuracy']:.3f}",
+                    f"{of['accuracy of the regression']:.3f}",
+                ]
             )
-    head = ["reference", "commit", "seeds", "`build_mask`", "`TOSICA` and `train`", "`annotate`", "`attribute`"]
+    head = [
+        "reference",
+        "commit",
+        "seeds",
+        "`build_mask`",
+        "`TOSICA` and `train`",
+        "`annotate`",
+        "`attribute`",
+    ]
     head += ["logistic regression", "accuracy", "of the regression"]
     return "\n".join(
         [
@@ -123,7 +160,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("data", type=Path, help="folder with the files")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--beside", metavar="COMMIT", help="measure this commit in the same run")
+    parser.add_argument(
+        "--beside", metavar="COMMIT", help="measure this commit in the same run"
+    )
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
     given = parser.parse_args(arguments)
     root, runs = Path(__file__).parents[1], []
@@ -131,14 +170,21 @@ def main(arguments: list[str] | None = None) -> None:
         sources = {"of today": root}
         if given.beside:
             sources[given.beside] = Path(folder)
-            archive = subprocess.run(["git", "archive", given.beside, "src"], cwd=root, capture_output=True, check=True)
+            archive = subprocess.run(
+                ["git", "archive", given.beside, "src"],
+                cwd=root,
+                capture_output=True,
+                check=True,
+            )
             with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
                 files.extractall(folder, filter="data")
         for case in given.cases:
             for seed in range(given.seeds):
                 for commit, source in sources.items():
                     if found := measure(source, given.data, case, seed):
-                        runs.append({"case": case, "commit": commit, "seed": seed, **found})
+                        runs.append(
+                            {"case": case, "commit": commit, "seed": seed, **found}
+                        )
                         print(json.dumps(runs[-1]), flush=True)
     result = {"runs": runs, "versions": versions()}
     write(given.out, "speed", result, report(result))

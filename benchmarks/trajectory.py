@@ -51,7 +51,9 @@ SCORES = {
 }
 
 
-def splits(stage: np.ndarray, labels: tuple[str, ...], seed: int) -> list[tuple[Any, Any]]:
+def splits(
+    stage: np.ndarray, labels: tuple[str, ...], seed: int
+) -> list[tuple[Any, Any]]:
     """Two halves, each trained on once; held out are all cells that were not trained on."""
     known = np.isin(stage, labels)
     halves = StratifiedKFold(2, shuffle=True, random_state=seed).split(stage, stage)
@@ -74,7 +76,9 @@ def pseudotime(embedding: np.ndarray, stage: np.ndarray) -> np.ndarray:
 def scores(order: np.ndarray, stage: np.ndarray) -> dict[str, float]:
     """Rank correlations with the stages, and how well each step is resolved (AUROC)."""
     # What the graph does not connect to the root comes last.
-    order = np.where(np.isfinite(order), order, np.nanmax(order[np.isfinite(order)]) + 1)
+    order = np.where(
+        np.isfinite(order), order, np.nanmax(order[np.isfinite(order)]) + 1
+    )
     rank = np.array([STAGES.index(name) for name in stage])
     steps = {}
     for name, later in (("first step", 1), ("second step", 2)):
@@ -90,12 +94,16 @@ def scores(order: np.ndarray, stage: np.ndarray) -> dict[str, float]:
 def ceiling(stage: np.ndarray) -> dict[str, float]:
     """The scores of an order without a fault: stages are ties, so that no order reaches 1."""
     rank = np.array([STAGES.index(name) for name in stage])
-    return scores(np.argsort(np.argsort(rank, kind="stable"), kind="stable").astype(float), stage)
+    return scores(
+        np.argsort(np.argsort(rank, kind="stable"), kind="stable").astype(float), stage
+    )
 
 
 def mean_stage(probabilities: pd.DataFrame) -> np.ndarray:
     """Mean of the stages' numbers, weighted by their probabilities."""
-    return probabilities.to_numpy() @ [STAGES.index(str(name)) for name in probabilities]
+    return probabilities.to_numpy() @ [
+        STAGES.index(str(name)) for name in probabilities
+    ]
 
 
 def logistic(reference: AnnData, query: AnnData) -> pd.DataFrame:
@@ -132,8 +140,13 @@ def one_run(adata: AnnData, task: str, seed: int, half: int) -> list[dict[str, A
         "logistic": mean_stage(logistic(reference, query)),
     }
     where = {"task": task, "seed": seed, "half": half}
-    found = [where | {"order": name, **scores(o, held_stage)} for name, o in orders.items()]
-    return [*found, where | {"order": "ceiling", **ceiling(held_stage), "seconds": seconds}]
+    found = [
+        where | {"order": name, **scores(o, held_stage)} for name, o in orders.items()
+    ]
+    return [
+        *found,
+        where | {"order": "ceiling", **ceiling(held_stage), "seconds": seconds},
+    ]
 
 
 def report(result: dict[str, Any]) -> str:
@@ -143,11 +156,25 @@ def report(result: dict[str, Any]) -> str:
     found = runs.groupby(["order", "task"])["spearman"]
     mean, deviation = found.mean(), found.std(ddof=0)
     rows = [
-        [title, *(f"{mean[name, task]:.3f} ± {deviation[name, task]:.3f}" for task in tasks)]
+        [
+            title,
+            *(
+                f"{mean[name, task]:.3f} ± {deviation[name, task]:.3f}"
+                for task in tasks
+            ),
+        ]
         for name, title in ORDERS.items()
     ]
-    rows.append(["an order without a fault", *(f"{mean['ceiling', task]:.3f}" for task in tasks)])
-    heads = {"all stages": "trained on all stages", "without CDP": "trained on MDP and pre-DC only"}
+    rows.append(
+        [
+            "an order without a fault",
+            *(f"{mean['ceiling', task]:.3f}" for task in tasks),
+        ]
+    )
+    heads = {
+        "all stages": "trained on all stages",
+        "without CDP": "trained on MDP and pre-DC only",
+    }
     lines = [
         "# A trajectory",
         "",
@@ -176,7 +203,9 @@ def main(arguments: list[str] | None = None) -> None:
     for name in ("lightning.pytorch", "tosica", "scvi"):
         logging.getLogger(name).setLevel(logging.ERROR)
     path = given.out / "trajectory.json"
-    result: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": []}
+    result: dict[str, Any] = (
+        json.loads(path.read_text()) if path.exists() else {"runs": []}
+    )
     result["versions"] = versions()
     there = {(run["task"], run["seed"], run["half"]) for run in result["runs"]}
     adata = tosica.datasets.dc_progenitors()

@@ -52,7 +52,10 @@ nitpicky = True
 nitpick_ignore_regex = [
     # Other projects: their inventories are downloaded for the published pages only, see below, and
     # a name that one of them moves must not stop a build.
-    (r"py:.*", r"(anndata|lightning|matplotlib|mudata|numpy|pandas|scanpy|scipy|scvi|seaborn|torch)\..+"),
+    (
+        r"py:.*",
+        r"(anndata|lightning|matplotlib|mudata|numpy|pandas|scanpy|scipy|scvi|seaborn|torch)\..+",
+    ),
     (r"py:.*", rf"({'|'.join(sorted(sys.stdlib_module_names))})(\..+)?"),
     (r"py:data", r"Ellipsis"),
 ]
@@ -104,11 +107,19 @@ def linkcode_resolve(domain: str, about: dict[str, str]) -> str | None:
     try:
         value = attrgetter(about["fullname"])(sys.modules[about["module"]])
         value = inspect.unwrap(getattr(value, "fget", value))
-        path = Path(inspect.getsourcefile(value)).relative_to(Path(tosica.__file__).parent)
+        path = Path(inspect.getsourcefile(value)).relative_to(
+            Path(tosica.__file__).parent
+        )
         lines, first = inspect.getsourcelines(value)
-    except (AttributeError, TypeError, ValueError):  # no function, or one of another package
+    except (
+        AttributeError,
+        TypeError,
+        ValueError,
+    ):  # no function, or one of another package
         return None
-    return f"{repository}/blob/main/src/tosica/{path}#L{first}-L{first + len(lines) - 1}"
+    return (
+        f"{repository}/blob/main/src/tosica/{path}#L{first}-L{first + len(lines) - 1}"
+    )
 
 
 # -- docstrings -------------------------------------------------------------------------------
@@ -119,10 +130,23 @@ autosummary_generate = True
 autosummary_context = {
     "of_others": sorted(
         set(dir(tosica.TOSICA))
-        .difference(*(vars(part) for part in tosica.TOSICA.__mro__ if part.__module__.startswith("tosica")))
+        .difference(
+            *(
+                vars(part)
+                for part in tosica.TOSICA.__mro__
+                if part.__module__.startswith("tosica")
+            )
+        )
         .union(dir(tuple))
     ),
-    "shared_with_scvi_tools": ["adata", "device", "history", "is_trained", "train_indices", "validation_indices"],
+    "shared_with_scvi_tools": [
+        "adata",
+        "device",
+        "history",
+        "is_trained",
+        "train_indices",
+        "validation_indices",
+    ],
 }
 autodoc_member_order = "bysource"
 napoleon_google_docstring = False
@@ -187,7 +211,9 @@ copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
 
-def point_to_source(_: Sphinx, page: str, __: str, context: dict[str, Any], ___: object) -> None:
+def point_to_source(
+    _: Sphinx, page: str, __: str, context: dict[str, Any], ___: object
+) -> None:
     """Let the links to a page's source and to its editor lead to what people write."""
     written_by_scripts = page.startswith("benchmarks/") and page != "benchmarks/index"
     if written_by_scripts or page.startswith("api/generated/"):

@@ -34,7 +34,11 @@ def main(target: Path) -> None:
     """The cells and the model of `tosica demo`, in three panels that lead to the genes."""
     query = _explained_query()
     color = dict(
-        zip(query.obs["tosica_prediction"].cat.categories, query.uns["tosica_prediction_colors"], strict=True)
+        zip(
+            query.obs["tosica_prediction"].cat.categories,
+            query.uns["tosica_prediction_colors"],
+            strict=True,
+        )
     )[_LABEL]
     plt.rcParams |= {"font.size": _TEXT, "axes.titlesize": 11.5}
     figure = plt.figure(figsize=(7.4, 4.4), facecolor="white")
@@ -43,7 +47,9 @@ def main(target: Path) -> None:
     _draw_genes(figure.add_axes((0.45, 0.12, 0.16, 0.75)), genes, color)
     gene_sets = tosica.get.gene_sets_df(query, _LABEL)[:_N_GENE_SETS]
     height = 0.75 * len(gene_sets) / _N_GENE_SETS
-    _draw_gene_sets(figure.add_axes((0.675, 0.87 - height, 0.3, height)), gene_sets, color)
+    _draw_gene_sets(
+        figure.add_axes((0.675, 0.87 - height, 0.3, height)), gene_sets, color
+    )
     figure.savefig(target, dpi=_DPI)
     Image.open(target).convert("RGB").quantize(128).save(target, optimize=True)
 
@@ -55,7 +61,10 @@ def _explained_query() -> AnnData:
     adata = adata.raw.to_adata()
     adata.uns["bulk_labels_colors"] = colors
     train, test = train_test_split(
-        np.arange(adata.n_obs), test_size=0.3, stratify=adata.obs["bulk_labels"], random_state=0
+        np.arange(adata.n_obs),
+        test_size=0.3,
+        stratify=adata.obs["bulk_labels"],
+        random_state=0,
     )
     ref, query = adata[np.sort(train)].copy(), adata[np.sort(test)].copy()
     scvi.settings.seed = 0
@@ -73,7 +82,9 @@ def _explained_query() -> AnnData:
 def _draw_cells(ax: Axes, query: AnnData) -> None:
     """UMAP of the attention, with the labels in a legend below."""
     labels = query.obs["tosica_prediction"]
-    for name, color in zip(labels.cat.categories, query.uns["tosica_prediction_colors"], strict=True):
+    for name, color in zip(
+        labels.cat.categories, query.uns["tosica_prediction_colors"], strict=True
+    ):
         x, y = query.obsm["X_umap"][(labels == name).to_numpy()].T
         ax.scatter(x, y, s=16, color=color, label=name, linewidth=0)
     ax.set_title("1  Each cell\n    gets a label", loc="left", fontweight="bold")
@@ -96,7 +107,12 @@ def _draw_genes(ax: Axes, table: pd.DataFrame, color: str) -> None:
     ax.barh(positions, table["contribution"], height=0.6, color=color)
     ax.set_yticks(positions, table["gene"], fontsize=_TEXT, fontstyle="italic")
     ax.set_ylim(len(table) - 0.4, -0.6)
-    ax.set_title(f"2  Genes that add\n    most to “{_LABEL}”", loc="left", fontweight="bold", x=-0.5)
+    ax.set_title(
+        f"2  Genes that add\n    most to “{_LABEL}”",
+        loc="left",
+        fontweight="bold",
+        x=-0.5,
+    )
     _plain(ax)
 
 
@@ -104,11 +120,21 @@ def _draw_gene_sets(ax: Axes, table: pd.DataFrame, color: str) -> None:
     """Bars of what the genes of each set add together, with its name above and its genes below."""
     for i, row in table.reset_index(drop=True).iterrows():
         ax.barh(i, row["contribution"], height=0.22, color=color)
-        ax.text(0, i - 0.15, textwrap.fill(row["gene_set"], 30), va="bottom", linespacing=1.05)
+        ax.text(
+            0,
+            i - 0.15,
+            textwrap.fill(row["gene_set"], 30),
+            va="bottom",
+            linespacing=1.05,
+        )
         leading = ", ".join(row["genes"].split(", ")[:4])
-        ax.text(0, i + 0.15, leading, va="top", fontsize=8, fontstyle="italic", color="0.35")
+        ax.text(
+            0, i + 0.15, leading, va="top", fontsize=8, fontstyle="italic", color="0.35"
+        )
     ax.set_ylim(len(table) - 0.6, -0.6)
-    ax.set_title("3  Gene sets with\n    evidence for it", loc="left", fontweight="bold")
+    ax.set_title(
+        "3  Gene sets with\n    evidence for it", loc="left", fontweight="bold"
+    )
     _plain(ax)
 
 

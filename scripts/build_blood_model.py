@@ -70,11 +70,20 @@ def read_study(folder: Path, study: str) -> ad.AnnData:
     else:
         adata = ad.read_h5ad(folder / f"{study}.h5ad")
     if study == "kang_pbmc":
-        adata = label_more(adata, [folder / f"kang_{name}_unlabelled.h5ad" for name in ("ctrl", "stim")])
+        adata = label_more(
+            adata,
+            [folder / f"kang_{name}_unlabelled.h5ad" for name in ("ctrl", "stim")],
+        )
     counts = sp.csr_matrix(adata.X, dtype=np.float32)
     rules = TABLE[TABLE["study"] == study]
-    named = [name for name in adata.var_names if any(name in rule for rule in rules["rule"])]
-    table = pd.DataFrame(counts[:, adata.var_names.get_indexer(named)].toarray(), index=adata.obs_names, columns=named)
+    named = [
+        name for name in adata.var_names if any(name in rule for rule in rules["rule"])
+    ]
+    table = pd.DataFrame(
+        counts[:, adata.var_names.get_indexer(named)].toarray(),
+        index=adata.obs_names,
+        columns=named,
+    )
     table = table.join(proteins)
     labels = adata.obs[LABEL_COLUMNS[study]].astype(str).to_numpy()
     cell_type = np.full(adata.n_obs, "", dtype=object)
@@ -83,28 +92,38 @@ def read_study(folder: Path, study: str) -> ad.AnnData:
         if row.rule:
             chosen &= table.eval(row.rule).to_numpy()
         cell_type[chosen] = row.cell_type
-    obs = pd.DataFrame({"cell_type": cell_type, "study": study}, index=f"{study}_" + adata.obs_names)
+    obs = pd.DataFrame(
+        {"cell_type": cell_type, "study": study}, index=f"{study}_" + adata.obs_names
+    )
     kept = cell_type != ""
-    return ad.AnnData(counts[kept], obs=obs[kept], var=pd.DataFrame(index=adata.var_names))
+    return ad.AnnData(
+        counts[kept], obs=obs[kept], var=pd.DataFrame(index=adata.var_names)
+    )
 
 
 def label_more(labeled: ad.AnnData, paths: list[Path]) -> ad.AnnData:
     """Label cells of the same study that have all genes, where a regression on those they share is sure."""
     adata = ad.concat([ad.read_h5ad(path) for path in paths], index_unique="-")
     genes = adata.var_names.intersection(labeled.var_names)
-    x, query = (log_normalize(sp.csr_matrix(each[:, genes].X)) for each in (labeled, adata))
+    x, query = (
+        log_normalize(sp.csr_matrix(each[:, genes].X)) for each in (labeled, adata)
+    )
     labels = labeled.obs[LABEL_COLUMNS["kang_pbmc"]].astype(str)
     regression = LogisticRegression(C=0.3, max_iter=500).fit(x, labels)
     probability = regression.predict_proba(query)
     best = regression.classes_[probability.argmax(1)]
-    adata.obs[LABEL_COLUMNS["kang_pbmc"]] = np.where(probability.max(1) >= SURE, best, "")
+    adata.obs[LABEL_COLUMNS["kang_pbmc"]] = np.where(
+        probability.max(1) >= SURE, best, ""
+    )
     return adata
 
 
 def log_normalize(counts: sp.csr_matrix) -> sp.csr_matrix:
     """Logarithm of one plus counts per 10 000."""
     total = np.asarray(counts.sum(1), dtype=np.float64).ravel()
-    normalized = sp.csr_matrix(sp.diags(1e4 / np.maximum(total, 1)) @ counts.astype(np.float64))
+    normalized = sp.csr_matrix(
+        sp.diags(1e4 / np.maximum(total, 1)) @ counts.astype(np.float64)
+    )
     return normalized.log1p()
 
 
@@ -126,7 +145,9 @@ def fill_genes(adata: ad.AnnData, donors: ad.AnnData, seed: int = 0) -> ad.AnnDa
         return adata[:, genes].copy()
     ours, theirs = adata[:, genes[measured]].X, donors[:, measured].X
     fitted = PCA(30, random_state=seed).fit(log_normalize(theirs).toarray())
-    reference, query = (fitted.transform(log_normalize(x).toarray()) for x in (theirs, ours))
+    reference, query = (
+        fitted.transform(log_normalize(x).toarray()) for x in (theirs, ours)
+    )
     query += reference.mean(0) - query.mean(0)
     rng = np.random.default_rng(seed)
     missing = donors[:, ~measured].X.toarray()
@@ -135,18 +156,31 @@ def fill_genes(adata: ad.AnnData, donors: ad.AnnData, seed: int = 0) -> ad.AnnDa
     types = donors.obs["cell_type"].to_numpy()
     for cell_type in adata.obs["cell_type"].unique():
         line = line_of(cell_type)
-        alike = {t: len(line & line_of(t)) / len(line | line_of(t)) for t in np.unique(types)}
-        likeness = np.array([alike[t] if t in line or cell_type in line_of(t) else 0 for t in types])
+        alike = {
+            t: len(line & line_of(t)) / len(line | line_of(t)) for t in np.unique(types)
+        }
+        likeness = np.array(
+            [alike[t] if t in line or cell_type in line_of(t) else 0 for t in types]
+        )
         if (likeness > 0).sum() < 20:
             likeness = np.array([alike[t] for t in types])
-        pool = np.flatnonzero(likeness > 0) if (likeness > 0).sum() >= 20 else np.arange(len(types))
+        pool = (
+            np.flatnonzero(likeness > 0)
+            if (likeness > 0).sum() >= 20
+            else np.arange(len(types))
+        )
         rows = np.flatnonzero(adata.obs["cell_type"] == cell_type)
         distance = ((query[rows, None] - reference[None, pool]) ** 2).sum(2)
         near = pool[np.argsort(distance, axis=1)[:, :10]]
         donor = near[np.arange(len(rows)), rng.integers(0, 10, len(rows))]
-        drawn[rows] = rng.poisson(missing[donor] * (depth[rows] / np.maximum(depth_of_donor[donor], 1))[:, None])
+        drawn[rows] = rng.poisson(
+            missing[donor]
+            * (depth[rows] / np.maximum(depth_of_donor[donor], 1))[:, None]
+        )
     both = sp.hstack([ours, sp.csr_matrix(drawn)]).tocsr()
-    order = np.argsort(np.concatenate([np.flatnonzero(measured), np.flatnonzero(~measured)]))
+    order = np.argsort(
+        np.concatenate([np.flatnonzero(measured), np.flatnonzero(~measured)])
+    )
     return ad.AnnData(both[:, order], obs=adata.obs, var=pd.DataFrame(index=genes))
 
 
@@ -168,7 +202,9 @@ def merge(studies: dict[str, ad.AnnData], genes: pd.Index | None = None) -> ad.A
 def train(merged: ad.AnnData) -> tosica.TOSICA:
     """Train a model of studies that :func:`merge` put together."""
     merged.obs["cell_type"] = merged.obs["cell_type"].astype("category")
-    merged.obs["cell_type_ontology_term_id"] = merged.obs["cell_type"].map(TERMS).astype(str)
+    merged.obs["cell_type_ontology_term_id"] = (
+        merged.obs["cell_type"].map(TERMS).astype(str)
+    )
     tosica.settings.seed = 0
     tosica.pp.build_mask(merged)
     tosica.TOSICA.setup_anndata(merged, labels_key="cell_type")
@@ -180,9 +216,16 @@ def train(merged: ad.AnnData) -> tosica.TOSICA:
 # --------------------------------------------------------------------------- leave one study out
 
 
-def offsets_of(labels: Iterable[str], frequency: NDArray[np.float64]) -> NDArray[np.float64]:
+def offsets_of(
+    labels: Iterable[str], frequency: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Add up the numbers of a label's type and of those above it; ``frequency`` has one for each of ``TERMS``."""
-    return np.array([sum(frequency[list(TERMS).index(name)] for name in line_of(label)) for label in labels])
+    return np.array(
+        [
+            sum(frequency[list(TERMS).index(name)] for name in line_of(label))
+            for label in labels
+        ]
+    )
 
 
 class HeldOut(NamedTuple):
@@ -196,7 +239,11 @@ class HeldOut(NamedTuple):
 
     def of_labels(self, frequency: NDArray[np.float64]) -> NDArray[np.float64]:
         """Probability of each label after numbers of types were added to the logits."""
-        return softmax(np.log(np.maximum(self.probabilities, 1e-12)) + offsets_of(self.labels, frequency), axis=1)
+        return softmax(
+            np.log(np.maximum(self.probabilities, 1e-12))
+            + offsets_of(self.labels, frequency),
+            axis=1,
+        )
 
     def at(self, frequency: NDArray[np.float64]) -> NDArray[np.float64]:
         """Probability of each type."""
@@ -226,12 +273,17 @@ def fit_frequency(studies: Sequence[HeldOut]) -> NDArray[np.float64]:
     """
 
     def loss(frequency: NDArray[np.float64]) -> float:
-        return float(np.mean([each.loss(frequency) for each in studies]) + RIDGE * np.square(frequency).sum())
+        return float(
+            np.mean([each.loss(frequency) for each in studies])
+            + RIDGE * np.square(frequency).sum()
+        )
 
     return minimize(loss, np.zeros(len(TERMS)), method="L-BFGS-B").x
 
 
-def compare_at_depth(cell_types: Sequence[str], labels: Sequence[str], probabilities: NDArray[np.float64]) -> HeldOut:
+def compare_at_depth(
+    cell_types: Sequence[str], labels: Sequence[str], probabilities: NDArray[np.float64]
+) -> HeldOut:
     """Ask for each cell's type, or for the nearest above it that the model has a label of.
 
     Cells without one are left out. A type's probability is the sum over the labels below it.
@@ -239,19 +291,34 @@ def compare_at_depth(cell_types: Sequence[str], labels: Sequence[str], probabili
     lines = [line_of(label) for label in labels]
     asked = {}
     for cell_type in set(cell_types):
-        above = sorted(line_of(cell_type), key=lambda name: (-len(read_ontology().ancestors[TERMS[name]]), name))
-        asked[cell_type] = next((name for name in above if any(name in line for line in lines)), "")
+        above = sorted(
+            line_of(cell_type),
+            key=lambda name: (-len(read_ontology().ancestors[TERMS[name]]), name),
+        )
+        asked[cell_type] = next(
+            (name for name in above if any(name in line for line in lines)), ""
+        )
     types = sorted(set(asked.values()) - {""})
     is_asked = np.array([asked[name] != "" for name in cell_types])
-    truth = np.array([types.index(asked[name]) for name in np.asarray(cell_types)[is_asked]])
+    truth = np.array(
+        [types.index(asked[name]) for name in np.asarray(cell_types)[is_asked]]
+    )
     is_part = np.array([[name in line for name in types] for line in lines])
-    return HeldOut(truth, types, list(labels), probabilities[is_asked].astype(np.float64), is_part)
+    return HeldOut(
+        truth, types, list(labels), probabilities[is_asked].astype(np.float64), is_part
+    )
 
 
-def calibration_error(confidence: NDArray[np.float64], is_right: NDArray[np.bool_]) -> float:
+def calibration_error(
+    confidence: NDArray[np.float64], is_right: NDArray[np.bool_]
+) -> float:
     """Expected calibration error, ten bins."""
     bins = np.minimum((confidence * 10).astype(int), 9)
-    return sum(abs(is_right[bins == k].mean() - confidence[bins == k].mean()) * (bins == k).mean() for k in set(bins))
+    return sum(
+        abs(is_right[bins == k].mean() - confidence[bins == k].mean())
+        * (bins == k).mean()
+        for k in set(bins)
+    )
 
 
 class Row(NamedTuple):
@@ -286,12 +353,17 @@ def leave_one_out(studies: dict[str, ad.AnnData]) -> Comparison:
     found: dict[str, tuple[HeldOut, HeldOut]] = {}
     novelty: list[float] = []
     for study, held in studies.items():
-        merged = merge({name: adata for name, adata in studies.items() if name != study}, held.var_names)
+        merged = merge(
+            {name: adata for name, adata in studies.items() if name != study},
+            held.var_names,
+        )
         query = held[:, merged.var_names].copy()
         model = train(merged)
         soft = model.predict(query, soft=True)
         novelty.append(float(np.quantile(model.infer(query, "novelty").novelty, 0.99)))
-        regression = LogisticRegression(C=0.05, max_iter=500).fit(log_normalize(merged.X), merged.obs["cell_type"])
+        regression = LogisticRegression(C=0.05, max_iter=500).fit(
+            log_normalize(merged.X), merged.obs["cell_type"]
+        )
         baseline = regression.predict_proba(log_normalize(query.X))
         cell_types = list(held.obs["cell_type"])
         found[study] = (
@@ -301,7 +373,9 @@ def leave_one_out(studies: dict[str, ad.AnnData]) -> Comparison:
         print(study, *(evaluate(each, AS_TRAINED) for each in found[study]), flush=True)
 
     def fit(left_out: str = "", *, of_regression: bool = False) -> NDArray[np.float64]:
-        return fit_frequency([found[name][of_regression] for name in COMPLETE if name != left_out])
+        return fit_frequency(
+            [found[name][of_regression] for name in COMPLETE if name != left_out]
+        )
 
     rows, truth, best = [], [], []
     for study, (ours, theirs) in found.items():
@@ -312,18 +386,28 @@ def leave_one_out(studies: dict[str, ad.AnnData]) -> Comparison:
         rows.append(Row(study, len(ours.truth), len(ours.types), *scores))
         truth += [ours.types[k] for k in ours.truth]
         best += [ours.types[k] for k in ours.at(frequency).argmax(1)]
-    of_type = pd.DataFrame(classification_report(truth, best, output_dict=True, zero_division=np.nan)).T
-    of_type = of_type.loc[of_type.index.isin(list(TERMS)), ["precision", "recall", "support"]]
+    of_type = pd.DataFrame(
+        classification_report(truth, best, output_dict=True, zero_division=np.nan)
+    ).T
+    of_type = of_type.loc[
+        of_type.index.isin(list(TERMS)), ["precision", "recall", "support"]
+    ]
     return Comparison(rows, of_type, fit(), max(novelty))
 
 
-def evaluate(held: HeldOut, frequency: NDArray[np.float64]) -> tuple[float, float, float]:
+def evaluate(
+    held: HeldOut, frequency: NDArray[np.float64]
+) -> tuple[float, float, float]:
     """Compute accuracy, macro-F1 and calibration error."""
     probabilities = held.at(frequency)
     best, confidence = probabilities.argmax(1), probabilities.max(1)
     is_right = best == held.truth
     macro_f1 = f1_score(held.truth, best, average="macro")
-    return float(is_right.mean()), float(macro_f1), calibration_error(confidence, is_right)
+    return (
+        float(is_right.mean()),
+        float(macro_f1),
+        calibration_error(confidence, is_right),
+    )
 
 
 # --------------------------------------------------------------------------- the files
@@ -380,7 +464,9 @@ measured were drawn from similar cells of the same type in the studies that have
 def write_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Write a table in Markdown, numbers with three decimals."""
     lines = [header, ["---"] * len(header)]
-    lines += [[f"{x:.3f}" if isinstance(x, float) else str(x) for x in row] for row in rows]
+    lines += [
+        [f"{x:.3f}" if isinstance(x, float) else str(x) for x in row] for row in rows
+    ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -396,7 +482,12 @@ def write_card(model: tosica.TOSICA, found: Comparison) -> str:
     )
     of_type = found.types
     types = [
-        (name, TERMS[name], int(of_type.loc[name, "support"]), *of_type.loc[name, ["precision", "recall"]])
+        (
+            name,
+            TERMS[name],
+            int(of_type.loc[name, "support"]),
+            *of_type.loc[name, ["precision", "recall"]],
+        )
         if name in of_type.index
         else (name, TERMS[name], "in one study only", "", "")
         for name in model.labels
@@ -418,13 +509,17 @@ def write_card(model: tosica.TOSICA, found: Comparison) -> str:
     return TEXT.format(
         card=card.rstrip().replace('load("folder")', 'load("blood")'),
         studies=studies,
-        types=write_table(("type", "term", "held-out cells", "precision", "recall"), types),
+        types=write_table(
+            ("type", "term", "held-out cells", "precision", "recall"), types
+        ),
     )
 
 
 def draw(of_type: pd.DataFrame, path: Path) -> None:
     """Draw precision and recall of each type on cells of studies that were left out."""
-    figure, axes = plt.subplots(figsize=(6, 0.35 * len(of_type) + 1), layout="constrained")
+    figure, axes = plt.subplots(
+        figsize=(6, 0.35 * len(of_type) + 1), layout="constrained"
+    )
     places = np.arange(len(of_type))[::-1]
     axes.hlines(
         places,
@@ -433,9 +528,17 @@ def draw(of_type: pd.DataFrame, path: Path) -> None:
         color="0.8",
         zorder=0,
     )
-    for name, color, marker in (("precision", "#0072B2", "o"), ("recall", "#D55E00", "s")):
+    for name, color, marker in (
+        ("precision", "#0072B2", "o"),
+        ("recall", "#D55E00", "s"),
+    ):
         axes.scatter(of_type[name], places, color=color, marker=marker, label=name)
-    axes.set(yticks=places, yticklabels=of_type.index, xlim=(0, 1.02), xlabel="cells of studies that were left out")
+    axes.set(
+        yticks=places,
+        yticklabels=of_type.index,
+        xlim=(0, 1.02),
+        xlabel="cells of studies that were left out",
+    )
     axes.legend(loc="lower left", frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150, metadata={"Software": None})
@@ -445,33 +548,50 @@ def halve(path: Path) -> None:
     """Write the numbers of a saved model in half precision, which labels do not notice."""
     contents = _save_load.read_plain(path)
     # scvi-tools draws it anew for each model.
-    contents["attr_dict"]["registry_"]["_scvi_uuid"] = str(uuid5(NAMESPACE_URL, "tosica/blood"))
+    contents["attr_dict"]["registry_"]["_scvi_uuid"] = str(
+        uuid5(NAMESPACE_URL, "tosica/blood")
+    )
 
     def shrink(value: object) -> object:
         if isinstance(value, dict):
             return {name: shrink(each) for name, each in value.items()}
-        return value.half() if torch.is_tensor(value) and value.dtype in (torch.float32, torch.float64) else value
+        return (
+            value.half()
+            if torch.is_tensor(value) and value.dtype in (torch.float32, torch.float64)
+            else value
+        )
 
     _save_load.write_plain(shrink(contents), path)
 
 
 def main() -> None:
     """Build the model and its card."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data", type=Path, help="Folder with the four studies.")
     folder, output = parser.parse_args().data, FOLDER
     studies = {study: read_study(folder, study) for study in LABEL_COLUMNS}
     found = leave_one_out(studies)
     model = train(merge(studies))
-    offsets = torch.from_numpy(offsets_of(model.labels, found.frequency)) * model.module.temperature
+    offsets = (
+        torch.from_numpy(offsets_of(model.labels, found.frequency))
+        * model.module.temperature
+    )
     model.module.linear.bias += offsets.to(model.module.linear.bias)
     # No confident answer for what is less like the reference than blood of another study is.
-    model.training_ = replace(model.training_, held_out_probabilities=None, novelty_cutoff=found.novelty_cutoff)
+    model.training_ = replace(
+        model.training_,
+        held_out_probabilities=None,
+        novelty_cutoff=found.novelty_cutoff,
+    )
     model.save(output, overwrite=True)
     draw(found.types, FIGURE)
     halve(output / "model.pt")
     # Of the model as it is loaded: its numbers, and so its fingerprint, are those in half precision.
-    (output / "README.md").write_text(write_card(tosica.TOSICA.load(output), found), encoding="utf8")
+    (output / "README.md").write_text(
+        write_card(tosica.TOSICA.load(output), found), encoding="utf8"
+    )
     print(f"{found[2:]}; {(output / 'model.pt').stat().st_size / 1e6:.2f} MB")
 
 

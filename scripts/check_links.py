@@ -55,7 +55,9 @@ class Page(HTMLParser):
 def find_faults(folder: Path) -> Iterator[str]:
     """Follow every link of every page in a folder."""
     # Beside the pages' own files, `_static` has templates of the theme.
-    paths = [path for path in sorted(folder.rglob("*.html")) if "_static" not in path.parts]
+    paths = [
+        path for path in sorted(folder.rglob("*.html")) if "_static" not in path.parts
+    ]
     pages = {path: Page(path.read_text(encoding="utf-8")) for path in paths}
     if not pages:
         yield f"{folder} has no pages."
@@ -68,13 +70,19 @@ def find_faults(folder: Path) -> Iterator[str]:
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
                 continue
-            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            target = (
+                (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            )
             if not target.exists():
                 yield f"{name} links to {link}, which does not exist."
-            elif target in pages and unquote(parts.fragment) not in pages[target].anchors | {""}:
+            elif target in pages and unquote(parts.fragment) not in pages[
+                target
+            ].anchors | {""}:
                 yield f"{name} links to {link}, but that page has no such anchor."
     for path in sorted(folder.rglob("*.css")):
-        for link in re.findall(r"(?:url\(|@import )\s*['\"]?([^'\")]+)", path.read_text("utf-8")):
+        for link in re.findall(
+            r"(?:url\(|@import )\s*['\"]?([^'\")]+)", path.read_text("utf-8")
+        ):
             if is_elsewhere(link):
                 yield f"{path.relative_to(folder)} fetches {link} from elsewhere."
 
@@ -86,13 +94,17 @@ def is_elsewhere(link: str) -> bool:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Print what leads nowhere, and fail if there is anything."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, help="built pages")
     folder = parser.parse_args(argv).folder.resolve()
     faults = list(find_faults(folder))
     if faults:
         sys.exit("\n".join(faults))
-    print("All links and anchors inside of the pages lead somewhere, and nothing is fetched.")
+    print(
+        "All links and anchors inside of the pages lead somewhere, and nothing is fetched."
+    )
 
 
 if __name__ == "__main__":

@@ -28,13 +28,19 @@ def lower_bounds(pyproject: dict) -> dict[str, str]:
     """
     project = pyproject["project"]
     extras = chain.from_iterable(project["optional-dependencies"].values())
-    needed = [*project["dependencies"], *extras, *pyproject["dependency-groups"]["test"]]
+    needed = [
+        *project["dependencies"],
+        *extras,
+        *pyproject["dependency-groups"]["test"],
+    ]
     bounds: dict[str, str] = {}
     for text in needed:
         requirement = Requirement(text)
         if requirement.marker is not None and not requirement.marker.evaluate():
             continue  # not for this Python
-        found = [part.version for part in requirement.specifier if part.operator == ">="]
+        found = [
+            part.version for part in requirement.specifier if part.operator == ">="
+        ]
         if not found:
             raise ValueError(f"{text!r} in pyproject.toml has no lower bound; add one.")
         if bounds.setdefault(requirement.name, found[0]) != found[0]:
@@ -47,7 +53,9 @@ def lower_bounds(pyproject: dict) -> dict[str, str]:
 
 def main() -> None:
     """Print each bound that is not the installed version, and fail if there is one."""
-    bounds = lower_bounds(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8")))
+    bounds = lower_bounds(
+        tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    )
     wrong = [
         f"{name}>={bound} in pyproject.toml, but the lowest that can be installed is {version(name)}: name that."
         for name, bound in bounds.items()

@@ -31,7 +31,9 @@ def find_faults(wheel: Path, project: dict, checksums: dict[str, str]) -> list[s
         names = archive.namelist()
         held = {name for name in names if name.startswith(FOLDERS)}
         faults += [f"{name} is missing" for name in sorted({*checksums, *about} - held)]
-        faults += [f"{name} has no checksum" for name in sorted(held - {*checksums, *about})]
+        faults += [
+            f"{name} has no checksum" for name in sorted(held - {*checksums, *about})
+        ]
         for name in sorted(held & set(checksums)):
             if hashlib.sha256(archive.read(name)).hexdigest() != checksums[name]:
                 faults.append(f"{name} is not the file that SHA256SUMS describes")
@@ -49,17 +51,25 @@ def find_faults(wheel: Path, project: dict, checksums: dict[str, str]) -> list[s
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Print what is wrong with each wheel, and fail if there is anything."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("wheels", type=Path, nargs="+")
     wheels = parser.parse_args(argv).wheels
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
     checksums = {
         folder + name: digest
         for folder in FOLDERS
-        for line in (ROOT / "src" / folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
+        for line in (ROOT / "src" / folder / "SHA256SUMS")
+        .read_text(encoding="utf-8")
+        .splitlines()
         for digest, name in [line.split()]
     }
-    faults = [fault for wheel in wheels for fault in find_faults(wheel, project, checksums)]
+    faults = [
+        fault for wheel in wheels for fault in find_faults(wheel, project, checksums)
+    ]
     if faults:
         sys.exit("\n".join(faults))
     print(f"{len(checksums)} files of data are in the wheel, unchanged, with licences.")

@@ -83,7 +83,9 @@ def read_dependencies(pyproject: str) -> list[Dependency]:
     ValueError
         If a line has no comment.
     """
-    project = pyproject[pyproject.index("\ndependencies = [") : pyproject.index("\n[project.urls]")]
+    project = pyproject[
+        pyproject.index("\ndependencies = [") : pyproject.index("\n[project.urls]")
+    ]
     found, group = [], ""
     for line in project.splitlines():
         if start := re.match(r"([\w-]+) = \[", line):
@@ -91,7 +93,9 @@ def read_dependencies(pyproject: str) -> list[Dependency]:
         elif requirement := re.match(r'\s+"([\w.-]+)[^"]*",(.*)', line):
             reason = requirement[2].strip().removeprefix("#").strip()
             if not reason:
-                raise ValueError(f"{requirement[1]} in pyproject.toml needs a comment: why it is needed.")
+                raise ValueError(
+                    f"{requirement[1]} in pyproject.toml needs a comment: why it is needed."
+                )
             marker = Requirement(line.split('"')[1]).marker
             is_for_this = marker is None or marker.evaluate()
             found.append(Dependency(group, requirement[1], reason, is_for_this))
@@ -136,10 +140,16 @@ def make_tables(dependencies: Sequence[Dependency]) -> Iterator[str]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=PAGE, help="default: release/licenses.md")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--out", type=Path, default=PAGE, help="default: release/licenses.md"
+    )
     args = parser.parse_args(argv)
-    dependencies = read_dependencies((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    dependencies = read_dependencies(
+        (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    )
     page = TEXT.format(tables="\n".join(make_tables(dependencies)))
     args.out.write_text(page, encoding="utf-8", newline="\n")
 

@@ -58,16 +58,66 @@ CITATION = [
 ]
 # Abbreviations and short names that stand for one type of cell in every tissue, as far as we know.
 REVIEWED = {
-    *("B(reg)", "B-cell", "B-1 cell", "B1 cell", "GC B cell", "Breg", "CD19+ B cell", "PBMC", "WBC"),
-    *("CD4+ TEMRA", "CD8+ TEMRA", "CD8+ Treg", "CD8+ regulatory T cell", "ILC2", "ILC3", "NK cell"),
-    *("T(FH)", "T-cell", "TEMRA cell", "Tex cell", "Tfh", "Th1 cell", "Th17 cell", "Th2 cell"),
-    *("Th22 cell", "Th9", "Treg", "exhausted CD4 T cell", "exhausted CD4-positive T cell", "iTreg"),
-    *("exhausted CD8 T cell", "exhausted CD8-positive T cell", "mucosal invariant T cell", "nTreg"),
+    *(
+        "B(reg)",
+        "B-cell",
+        "B-1 cell",
+        "B1 cell",
+        "GC B cell",
+        "Breg",
+        "CD19+ B cell",
+        "PBMC",
+        "WBC",
+    ),
+    *(
+        "CD4+ TEMRA",
+        "CD8+ TEMRA",
+        "CD8+ Treg",
+        "CD8+ regulatory T cell",
+        "ILC2",
+        "ILC3",
+        "NK cell",
+    ),
+    *(
+        "T(FH)",
+        "T-cell",
+        "TEMRA cell",
+        "Tex cell",
+        "Tfh",
+        "Th1 cell",
+        "Th17 cell",
+        "Th2 cell",
+    ),
+    *(
+        "Th22 cell",
+        "Th9",
+        "Treg",
+        "exhausted CD4 T cell",
+        "exhausted CD4-positive T cell",
+        "iTreg",
+    ),
+    *(
+        "exhausted CD8 T cell",
+        "exhausted CD8-positive T cell",
+        "mucosal invariant T cell",
+        "nTreg",
+    ),
     *("LT-HSC", "RBC", "ST-HSC", "cDC", "cTEC", "mTEC", "pDC", "transitional B cell"),
     *("Clara cell", "Ito cell", "LSEC", "VLMC", "VSMC", "alveolar epithelial cell"),
     *("cardiac fibroblast", "centrilobular hepatocyte", "lymphatic endothelial cell"),
-    *("macula densa cell", "mammary epithelial cell", "midzonal hepatocyte", "mucous neck cell"),
-    *("parathyroid chief cell", "periportal hepatocyte", "salivary acinar cell", "iSPN", "D2-MSN"),
+    *(
+        "macula densa cell",
+        "mammary epithelial cell",
+        "midzonal hepatocyte",
+        "mucous neck cell",
+    ),
+    *(
+        "parathyroid chief cell",
+        "periportal hepatocyte",
+        "salivary acinar cell",
+        "iSPN",
+        "D2-MSN",
+    ),
     *("vascular endothelial cell", "vascular smooth muscle cell"),
 }
 OTHER_USES = {
@@ -110,7 +160,9 @@ _NO_MEANING = {"cell", "of", "the", "a", "an"}
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Read the wheel, write the table, its description and the checksums, print the counts."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("wheel", type=Path, help="wheel of cellxgene-ontology-guide")
     parser.add_argument("--out", type=Path, required=True, help="folder for the files")
     args = parser.parse_args(argv)
@@ -135,7 +187,11 @@ def build(wheel: Path, out: Path) -> dict[str, Any]:
     for term in sorted(terms):
         row = terms[term]
         if row["deprecated"]:
-            instead = [row["replaced_by"]] if "replaced_by" in row else row.get("consider", [])
+            instead = (
+                [row["replaced_by"]]
+                if "replaced_by" in row
+                else row.get("consider", [])
+            )
             name = row["label"].removeprefix("obsolete ")
             rows.append([term, name, "", "", "", "|".join(sorted(instead)) or "-"])
         elif term in parents:
@@ -144,7 +200,9 @@ def build(wheel: Path, out: Path) -> dict[str, Any]:
             exact = [name for name in synonyms if name not in inexact]
             n_synonyms, n_inexact = n_synonyms + len(exact), n_inexact + len(inexact)
             above = "|".join(sorted(parents[term]))
-            rows.append([term, row["label"], above, "|".join(exact), "|".join(inexact), ""])
+            rows.append(
+                [term, row["label"], above, "|".join(exact), "|".join(inexact), ""]
+            )
     head = ["id", "name", "parents", "synonyms", "inexact_synonyms", "obsolete_use"]
     text = "".join("\t".join(shorten(cells)) + "\n" for cells in [head, *rows])
     path = out / f"{NAME}.tsv.gz"
@@ -175,7 +233,10 @@ def build(wheel: Path, out: Path) -> dict[str, Any]:
     described = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
     (out / f"{NAME}.json").write_text(described, encoding="utf-8", newline="\n")
     sums = [(out / f"{NAME}.{end}") for end in ("json", "tsv.gz")]
-    lines = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in sums]
+    lines = [
+        f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n"
+        for file in sums
+    ]
     (out / "SHA256SUMS").write_text("".join(lines), encoding="utf-8", newline="\n")
     return about
 
@@ -184,15 +245,23 @@ def read_wheel(wheel: Path) -> tuple[dict[str, Any], str, str]:
     """Terms of the Cell Ontology, version of the newest schema, and release of the ontology."""
     try:
         with ZipFile(wheel) as archive:
-            (info,) = [n for n in archive.namelist() if n.endswith("data/ontology_info.json")]
+            (info,) = [
+                n for n in archive.namelist() if n.endswith("data/ontology_info.json")
+            ]
             schemas = json.loads(archive.read(info))
-            schema = max(schemas, key=lambda version: [int(part) for part in version.split(".")])
+            schema = max(
+                schemas, key=lambda version: [int(part) for part in version.split(".")]
+            )
             release = schemas[schema]["ontologies"]["CL"]["version"]
-            wanted = re.compile(rf".*/CL-ontology-{re.escape(release)}\.json(\.gz|\.zst)?")
+            wanted = re.compile(
+                rf".*/CL-ontology-{re.escape(release)}\.json(\.gz|\.zst)?"
+            )
             (name,) = [n for n in archive.namelist() if wanted.fullmatch(n)]
             terms = json.loads(decompress(archive.read(name), Path(name).suffix))
     except (BadZipFile, KeyError) as error:
-        raise ValueError(f"{wheel} is no wheel of cellxgene-ontology-guide: {error}.") from error
+        raise ValueError(
+            f"{wheel} is no wheel of cellxgene-ontology-guide: {error}."
+        ) from error
     return terms, schema, release.removeprefix("v")
 
 
@@ -205,14 +274,21 @@ def decompress(content: bytes, suffix: str) -> bytes:
     if sys.version_info >= (3, 14):
         return importlib.import_module("compression.zstd").decompress(content)
     try:
-        return importlib.import_module("zstandard").ZstdDecompressor().decompressobj().decompress(content)
+        return (
+            importlib.import_module("zstandard")
+            .ZstdDecompressor()
+            .decompressobj()
+            .decompress(content)
+        )
     except ModuleNotFoundError:
         program = shutil.which("zstd")
     if program is None:
         raise ValueError(
             "the ontology is compressed with zstandard: install the package zstandard or the program zstd."
         )
-    return subprocess.run([program, "-dc"], input=content, check=True, capture_output=True).stdout
+    return subprocess.run(
+        [program, "-dc"], input=content, check=True, capture_output=True
+    ).stdout
 
 
 def find_parents(terms: dict[str, Any]) -> dict[str, list[str]]:
@@ -244,7 +320,9 @@ def is_inexact(synonym: str, name: str) -> bool:
     if "thym" in name and "thym" not in synonym:
         return True
     words = set(label_key(synonym).split()) - _NO_MEANING
-    return is_abbreviation(synonym) or words < set(label_key(name).split()) - _NO_MEANING
+    return (
+        is_abbreviation(synonym) or words < set(label_key(name).split()) - _NO_MEANING
+    )
 
 
 def is_abbreviation(synonym: str) -> bool:
@@ -258,7 +336,12 @@ def shorten(cells: list[str]) -> list[str]:
     """Check that no cell of a row breaks the table, and leave the prefix out of identifiers."""
     if any("\t" in cell or "\n" in cell for cell in cells):
         raise ValueError(f"The names of {cells[0]} have a tab or a line break.")
-    return [cells[0].removeprefix(PREFIX), cells[1], cells[2].replace(PREFIX, ""), *cells[3:]]
+    return [
+        cells[0].removeprefix(PREFIX),
+        cells[1],
+        cells[2].replace(PREFIX, ""),
+        *cells[3:],
+    ]
 
 
 if __name__ == "__main__":

@@ -34,7 +34,9 @@ _PLACE = re.compile(r"^\S*ipykernel_\d+/\d+\.py:\d+: ", re.MULTILINE)
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Rewrite each notebook in place, print the sizes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("notebooks", type=Path, nargs="+")
     parser.add_argument("--keep-outputs", action="store_true", help="run nothing")
     parser.add_argument("--check", action="store_true", help="run, and change no file")
@@ -105,7 +107,9 @@ def shrink(png: bytes) -> bytes:
     white = Image.new("RGBA", picture.size, "white")
     opaque = Image.alpha_composite(white, picture).convert("RGB")
     out = io.BytesIO()
-    palette = opaque.quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    palette = opaque.quantize(
+        256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE
+    )
     palette.save(out, "PNG", optimize=True)
     return out.getvalue()
 

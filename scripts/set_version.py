@@ -48,7 +48,9 @@ def set_version(version: str, root: Path, date: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Set the version, if it is one that comes after the present one."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("version", help="the new version, such as 0.2.0")
     parser.add_argument("--root", type=Path, default=ROOT, help="another clone")
     options = parser.parse_args(argv)
@@ -59,10 +61,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     except InvalidVersion:
         sys.exit(f"{options.version} is not a version; write it as 0.2.0.")
     if version < Version(before):
-        sys.exit(f"{version} is older than the present version {before}; name a newer one.")
+        sys.exit(
+            f"{version} is older than the present version {before}; name a newer one."
+        )
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     set_version(str(version), options.root, today)
-    print(f"{before} → {version} in {', '.join(PLACES)}. Now the changelog: release/README.md.")
+    print(
+        f"{before} → {version} in {', '.join(PLACES)}. Now the changelog: release/README.md."
+    )
 
 
 if __name__ == "__main__":

@@ -51,7 +51,16 @@ def try_wheel(wheel: Path, folder: Path, *, empty: bool) -> None:
     scripts = folder / "venv" / ("Scripts" if os.name == "nt" else "bin")
     python = scripts / "python"
     lacks = empty or importlib.util.find_spec("scvi") is None
-    run(python, "-m", "pip", "install", "-q", *([] if lacks else ["--no-deps"]), wheel, cwd=folder)
+    run(
+        python,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        *([] if lacks else ["--no-deps"]),
+        wheel,
+        cwd=folder,
+    )
     if not lacks:
         # What stands in .pth files of that folder is not followed: a clone that is installed there
         # stays unseen.
@@ -65,9 +74,13 @@ def try_wheel(wheel: Path, folder: Path, *, empty: bool) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Try each wheel in an environment of its own."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("wheels", type=Path, nargs="+")
-    parser.add_argument("--empty", action="store_true", help="install the dependencies as well")
+    parser.add_argument(
+        "--empty", action="store_true", help="install the dependencies as well"
+    )
     options = parser.parse_args(argv)
     for wheel in options.wheels:
         if not wheel.is_file():

@@ -103,13 +103,19 @@ def write_recipe(pyproject: dict, sdist: Path | None = None) -> str:
     project = pyproject["project"]
     version = project["version"]
     run = conda_requirements(project["dependencies"])
-    optional = [line for lines in project["optional-dependencies"].values() for line in lines]
+    optional = [
+        line for lines in project["optional-dependencies"].values() for line in lines
+    ]
     needed = {line.split()[0] for line in run}
-    constraints = [line for line in conda_requirements(optional) if line.split()[0] not in needed]
+    constraints = [
+        line for line in conda_requirements(optional) if line.split()[0] not in needed
+    ]
     source = ["path: ../.."]
     if sdist is not None:
         digest = hashlib.sha256(sdist.read_bytes()).hexdigest()
-        address = "https://pypi.org/packages/source/t/tosica/tosica-${{ version }}.tar.gz"
+        address = (
+            "https://pypi.org/packages/source/t/tosica/tosica-${{ version }}.tar.gz"
+        )
         source = [f"url: {address}", f"sha256: {digest}"]
 
     def indent(lines: Iterable[str], by: int = 4) -> str:
@@ -133,7 +139,9 @@ def write_recipe(pyproject: dict, sdist: Path | None = None) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the recipe."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sdist", type=Path, help="what was uploaded to PyPI")
     parser.add_argument("--out", type=Path, default=RECIPE, help="the file to write")
     options = parser.parse_args(argv)

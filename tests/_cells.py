@@ -28,7 +28,12 @@ if TYPE_CHECKING:
 GENES = [f"G{i}" for i in range(30)]
 # Two names are a gene's and an antibody's.
 PROTEINS = ["G0", "G8", *(f"P{i}" for i in range(7))]
-TOY_SETS = {"alpha": GENES[:8], "beta": GENES[8:16], "gamma": GENES[16:24], "mixed": GENES[4:20:3]}
+TOY_SETS = {
+    "alpha": GENES[:8],
+    "beta": GENES[8:16],
+    "gamma": GENES[16:24],
+    "mixed": GENES[4:20:3],
+}
 # Little is hidden of so few genes and sets, so that a few steps are enough.
 FAST_PLAN = {"lr": 1e-2, "warmup": 0.1, "gene_dropout": 0.1, "token_dropout": 0.0}
 
@@ -109,7 +114,9 @@ def train_toy(
     """Set up, build and train a model on counts as :func:`make_toy` makes them."""
     tosica.TOSICA.setup_anndata(adata, labels_key="kind", **(setup or {}))
     scvi.settings.seed = seed
-    model = tosica.TOSICA(adata, embed_dim=16, n_heads=2, linear=linear, modules=modules)
+    model = tosica.TOSICA(
+        adata, embed_dim=16, n_heads=2, linear=linear, modules=modules
+    )
     return _fit(model, **{"max_epochs": 3, "batch_size": 16, **train})
 
 
@@ -150,19 +157,25 @@ def make_cite(n_obs: int = 90, seed: int = 0) -> MuData:
         protein[kind == i, 3 * i : 3 * (i + 1)] = 60
     parts = {}
     for name, rate, names in (("rna", rna, GENES), ("protein", protein, PROTEINS)):
-        parts[name] = AnnData(sp.csr_matrix(rng.poisson(rate).astype(np.float32)), obs=obs[[]])
+        parts[name] = AnnData(
+            sp.csr_matrix(rng.poisson(rate).astype(np.float32)), obs=obs[[]]
+        )
         parts[name].var_names = names
     mdata = MuData(parts)
     mdata.obs[["kind", "donor"]] = obs
     return mdata
 
 
-def train_cite(mdata: MuData, setup: dict[str, Any] | None = None, **train: Any) -> tosica.TOSICA:
+def train_cite(
+    mdata: MuData, setup: dict[str, Any] | None = None, **train: Any
+) -> tosica.TOSICA:
     """Set up, build and train a model on counts as :func:`make_cite` makes them."""
     tosica.TOSICA.setup_mudata(mdata, "kind", **(setup or {}))
     scvi.settings.seed = 0
     model = tosica.TOSICA(mdata, embed_dim=16, n_heads=2)
-    return _fit(model, **{"max_epochs": 20, "batch_size": 16, "plan_kwargs": FAST_PLAN, **train})
+    return _fit(
+        model, **{"max_epochs": 20, "batch_size": 16, "plan_kwargs": FAST_PLAN, **train}
+    )
 
 
 @cache
@@ -197,11 +210,18 @@ def flat(value: Any, path: str, out: dict[str, Any]) -> None:
         out[path] = (str(value.dtype), categories, ordered, repr(value.tolist()))
     elif sp.issparse(value):
         parts = (value.data, value.indices, value.indptr)
-        out[path] = (value.format, str(value.dtype), value.shape, *(p.tobytes() for p in parts))
+        out[path] = (
+            value.format,
+            str(value.dtype),
+            value.shape,
+            *(p.tobytes() for p in parts),
+        )
     elif hasattr(value, "to_memory"):
         flat(value.to_memory(), path, out)
     elif hasattr(value, "shape") and hasattr(value, "dtype"):
-        array = np.asarray(value if isinstance(value, np.ndarray | np.generic) else value[()])
+        array = np.asarray(
+            value if isinstance(value, np.ndarray | np.generic) else value[()]
+        )
         held = repr(array.tolist()) if array.dtype.hasobject else array.tobytes()
         out[path] = (str(array.dtype), array.shape, held)
     else:
@@ -224,7 +244,9 @@ def contents_of(adata: AnnData) -> dict[str, Any]:
 # --------------------------------------------------------------------------- files
 
 
-def write_10x_mtx(adata: AnnData, folder: Path, names: Sequence[str], prefix: str = "") -> None:
+def write_10x_mtx(
+    adata: AnnData, folder: Path, names: Sequence[str], prefix: str = ""
+) -> None:
     """Write the folder that Cell Ranger writes, with genes of these names."""
     folder.mkdir(exist_ok=True)
     features = [f"ENSG{i}\t{name}\tGene Expression" for i, name in enumerate(names)]

@@ -31,15 +31,21 @@ class MaskedEmbedding(nn.Module):
     that were trained that way mean nothing.
     """
 
-    def __init__(self, mask: torch.Tensor, embed_dim: int, scrambled_tokens: bool) -> None:
+    def __init__(
+        self, mask: torch.Tensor, embed_dim: int, scrambled_tokens: bool
+    ) -> None:
         super().__init__()
         n_genes, self.n_tokens = mask.shape
         self.embed_dim, self.scrambled_tokens = embed_dim, scrambled_tokens
-        self.register_buffer("mask", mask.repeat_interleave(embed_dim, dim=1), persistent=False)
+        self.register_buffer(
+            "mask", mask.repeat_interleave(embed_dim, dim=1), persistent=False
+        )
         bound = n_genes**-0.5
         weight = torch.empty(n_genes, self.n_tokens * embed_dim).uniform_(-bound, bound)
         self.weight = nn.Parameter(weight * self.mask)
-        self.bias = nn.Parameter(torch.empty(self.n_tokens * embed_dim).uniform_(-bound, bound))
+        self.bias = nn.Parameter(
+            torch.empty(self.n_tokens * embed_dim).uniform_(-bound, bound)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         flat = x @ (self.weight * self.mask) + self.bias
@@ -134,7 +140,9 @@ class LiteralTOSICA(nn.Module):
         self.norm = nn.LayerNorm(embed_dim, eps=LAYER_NORM_EPS)
         self.head = nn.Linear(embed_dim, n_labels)
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Cells x (n, G) to latent (n, d), logits (n, K) and attention (n, P)."""
         t = torch.cat([self.cls_token.expand(len(x), -1, -1), self.embedding(x)], dim=1)
         attentions = []

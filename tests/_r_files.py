@@ -85,7 +85,11 @@ def _write(file: BinaryIO, value: R | None) -> None:
 
 def _write_pairs(file: BinaryIO, pairs: dict[str, R | None]) -> None:
     for name, value in pairs.items():
-        file.write(struct.pack(">4i", _LIST | 0x400, _SYM, _CHAR | (64 << 12), len(name.encode())))
+        file.write(
+            struct.pack(
+                ">4i", _LIST | 0x400, _SYM, _CHAR | (64 << 12), len(name.encode())
+            )
+        )
         file.write(name.encode())
         _write(file, value)
     file.write(struct.pack(">i", _NIL))
@@ -101,7 +105,9 @@ def vector(values: np.ndarray | list) -> R:
 
 
 def matrix(values: np.ndarray, rows: list[str] = (), columns: list[str] = ()) -> R:
-    flat = vector(np.asarray(values).ravel(order="F")).having(dim=vector(np.array(values.shape)))
+    flat = vector(np.asarray(values).ravel(order="F")).having(
+        dim=vector(np.array(values.shape))
+    )
     if not len(rows):
         return flat
     return flat.having(dimnames=plain_list(strings(*rows), strings(*columns)))
@@ -117,7 +123,9 @@ def named(**values: R) -> R:
 
 def factor(codes: np.ndarray, levels: list[str]) -> R:
     """Codes from 1 on, masked where missing."""
-    return vector(codes).having(**{"levels": strings(*levels), "class": strings("factor")})
+    return vector(codes).having(
+        **{"levels": strings(*levels), "class": strings("factor")}
+    )
 
 
 def frame(rows: list[str], **columns: R) -> R:
@@ -130,9 +138,13 @@ def s4(of: str, **slots: R) -> R:
     return R("S4", None, slots | {"class": strings(of)})
 
 
-def sparse(cells_by_genes: sp.csr_matrix, genes: list[str] = (), cells: list[str] = ()) -> R:
+def sparse(
+    cells_by_genes: sp.csr_matrix, genes: list[str] = (), cells: list[str] = ()
+) -> R:
     """A dgCMatrix of genes × cells."""
-    names = plain_list(strings(*genes) if len(genes) else None, strings(*cells) if len(cells) else None)
+    names = plain_list(
+        strings(*genes) if len(genes) else None, strings(*cells) if len(cells) else None
+    )
     return s4(
         "dgCMatrix",
         i=vector(cells_by_genes.indices),
@@ -166,11 +178,17 @@ def log_map(rows: list[str], layers: dict[str, np.ndarray]) -> R:
     return matrix(marks, rows, list(layers)).having(**{"class": strings("LogMap")})
 
 
-def assay5(layers: dict[str, tuple[sp.csr_matrix, np.ndarray, np.ndarray]], cells: list[str], genes: list[str]) -> R:
+def assay5(
+    layers: dict[str, tuple[sp.csr_matrix, np.ndarray, np.ndarray]],
+    cells: list[str],
+    genes: list[str],
+) -> R:
     """Layers by name: values, and which cells and genes they have (as masks)."""
     return s4(
         "Assay5",
-        layers=named(**{name: sparse(values) for name, (values, _, _) in layers.items()}),
+        layers=named(
+            **{name: sparse(values) for name, (values, _, _) in layers.items()}
+        ),
         cells=log_map(cells, {name: mask for name, (_, mask, _) in layers.items()}),
         features=log_map(genes, {name: mask for name, (_, _, mask) in layers.items()}),
         key=strings("rna_"),
@@ -178,7 +196,12 @@ def assay5(layers: dict[str, tuple[sp.csr_matrix, np.ndarray, np.ndarray]], cell
 
 
 def seurat(
-    obs: R, *, active: str = "RNA", idents: R | None = None, images: dict[str, R] | None = None, **assays: R
+    obs: R,
+    *,
+    active: str = "RNA",
+    idents: R | None = None,
+    images: dict[str, R] | None = None,
+    **assays: R,
 ) -> R:
     cells = obs.attributes["row.names"].value
     if idents is None:

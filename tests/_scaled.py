@@ -18,15 +18,21 @@ if TYPE_CHECKING:
 N_CELLS, N_GENES = 60, 40
 
 # A block of rows is never kept by columns.
-FORMATS = {name: make for name, make in CONTAINERS.items() if not name.startswith("csc")}
+FORMATS = {
+    name: make for name, make in CONTAINERS.items() if not name.startswith("csc")
+}
 each_format = pytest.mark.parametrize("format_", FORMATS.values(), ids=FORMATS)
 
 
-def normalised(counts: np.ndarray, target_sum: float | None = 1e4, log: bool = True) -> np.ndarray:
+def normalised(
+    counts: np.ndarray, target_sum: float | None = 1e4, log: bool = True
+) -> np.ndarray:
     """As ``sc.pp.normalize_total`` and ``sc.pp.log1p`` do, but empty cells pass in silence."""
     total = counts.sum(1, keepdims=True)
     target = np.median(total[total > 0]) if target_sum is None else target_sum
-    scaled = counts * np.divide(target, total, out=np.zeros_like(total), where=total > 0)
+    scaled = counts * np.divide(
+        target, total, out=np.zeros_like(total), where=total > 0
+    )
     return (np.log1p(scaled) if log else scaled).astype(np.float32)
 
 
@@ -54,14 +60,18 @@ def reads(counts: np.ndarray) -> np.ndarray:
 def ambient_removed(counts: np.ndarray) -> np.ndarray:
     """Multiply counts by the share of the cell's own, as DecontX and SoupX do in effect."""
     rng = np.random.default_rng(0)
-    return counts * rng.beta(9, 1, (1, counts.shape[1])) * rng.beta(9, 1, (len(counts), 1))
+    return (
+        counts * rng.beta(9, 1, (1, counts.shape[1])) * rng.beta(9, 1, (len(counts), 1))
+    )
 
 
 def shared_out(counts: np.ndarray) -> np.ndarray:
     """Share a part of the molecules of two fifths of the genes between two genes, as alevin."""
     rng = np.random.default_rng(0)
     shared = counts.copy()
-    for one, other in rng.permutation(counts.shape[1])[: counts.shape[1] // 5 * 2].reshape(-1, 2):
+    for one, other in rng.permutation(counts.shape[1])[
+        : counts.shape[1] // 5 * 2
+    ].reshape(-1, 2):
         unclear = rng.binomial(counts[:, one].astype(int), 0.2)
         moved = unclear * rng.dirichlet([2, 2], len(counts))[:, 0]
         shared[:, one] -= moved
@@ -86,7 +96,10 @@ def log(counts: np.ndarray, total: float = 1e4) -> np.ndarray:
 # What counts may be made into: what it is taken as, and how it is made.
 TAKEN: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "counts": ("counts", lambda c: c),
-    "counts, one fraction": ("counts", lambda c: np.where(np.arange(c.size).reshape(c.shape) == 9, 1.5, c)),
+    "counts, one fraction": (
+        "counts",
+        lambda c: np.where(np.arange(c.size).reshape(c.shape) == 9, 1.5, c),
+    ),
     "counts, shared out": ("counts", shared_out),
     "counts per million": ("counts", lambda c: 1e6 * shares(c)),
     "counts per 10 000": ("counts", lambda c: 1e4 * shares(c)),
@@ -114,7 +127,9 @@ REFUSED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "z-scores of reads": lambda c: z_scores(log(reads(c))),
     "genes scaled to 1": lambda c: log(c) / log(c).max(0).clip(1e-9),
     "ranks": lambda c: rankdata(log(c), axis=1),
-    "ranks of what is expressed": lambda c: np.where(c > 0, rankdata(log(c), axis=1, method="min"), 0),
+    "ranks of what is expressed": lambda c: np.where(
+        c > 0, rankdata(log(c), axis=1, method="min"), 0
+    ),
     "ranks / n": lambda c: rankdata(log(c), axis=1, method="max") / c.shape[1],
     "ranks without ties": lambda c: log(c).argsort(1).argsort(1) + 1.0,
     "ranks of half of the genes": lambda c: log(c).argsort(1).argsort(1)[:, ::2] + 1.0,

@@ -41,7 +41,10 @@ def sparse_with_quirks(draw: st.DrawFn, values: np.ndarray) -> sp.csr_matrix:
     matrix = sp.csr_matrix(values)
     if draw(st.booleans()):  # every value is stored, the zeros too
         n_obs, n_vars = values.shape
-        indptr, indices = np.arange(n_obs + 1) * n_vars, np.tile(np.arange(n_vars), n_obs)
+        indptr, indices = (
+            np.arange(n_obs + 1) * n_vars,
+            np.tile(np.arange(n_vars), n_obs),
+        )
         matrix = sp.csr_matrix((values.ravel(), indices, indptr), shape=values.shape)
     if draw(st.booleans()):  # every row from its last gene to its first
         for start, stop in zip(matrix.indptr[:-1], matrix.indptr[1:], strict=True):
@@ -63,15 +66,17 @@ _SPECIAL = "aB1 -,;:|/\\\"'<>#%_.éß基\u2028\x85"
 def texts(max_size: int = 8) -> st.SearchStrategy[str]:
     """Any name that a person may have typed: no control character, and not only white space."""
     characters = st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"])
-    return st.text(st.sampled_from(_SPECIAL) | characters, min_size=1, max_size=max_size).filter(
-        lambda text: bool(text.strip())
-    )
+    return st.text(
+        st.sampled_from(_SPECIAL) | characters, min_size=1, max_size=max_size
+    ).filter(lambda text: bool(text.strip()))
 
 
 def labels(min_size: int = 2, max_size: int = 5) -> st.SearchStrategy[list[str]]:
     """Different names of labels that may stand side by side in a file."""
     return st.lists(
-        texts().map(lambda text: text.replace("/", "|").strip()).filter(_is_plain_label),
+        texts()
+        .map(lambda text: text.replace("/", "|").strip())
+        .filter(_is_plain_label),
         min_size=min_size,
         max_size=max_size,
         unique_by=lambda text: text.casefold(),
@@ -126,11 +131,20 @@ def counts(draw: st.DrawFn, n_obs: int, n_vars: int) -> np.ndarray:
 def matrices(draw: st.DrawFn, values: np.ndarray) -> Any:
     """These values in any container; a CSR matrix may have any quirk that files bring."""
     name = draw(containers)
-    return draw(sparse_with_quirks(values)) if name == "csr_matrix" else CONTAINERS[name](values)
+    return (
+        draw(sparse_with_quirks(values))
+        if name == "csr_matrix"
+        else CONTAINERS[name](values)
+    )
 
 
 @st.composite
-def anndatas(draw: st.DrawFn, *, n_obs: tuple[int, int] = (6, 40), n_vars: tuple[int, int] = (3, 30)) -> AnnData:
+def anndatas(
+    draw: st.DrawFn,
+    *,
+    n_obs: tuple[int, int] = (6, 40),
+    n_vars: tuple[int, int] = (3, 30),
+) -> AnnData:
     """Counts in any container and of any type, any names of genes, and labels in ``obs["label"]``.
 
     Every label has two cells or more. ``obs["batch"]`` has one to three batches, and
@@ -151,7 +165,9 @@ def anndatas(draw: st.DrawFn, *, n_obs: tuple[int, int] = (6, 40), n_vars: tuple
     of_cell = rng.permutation(np.r_[np.tile(np.arange(len(known)), 2), others])
     column = [known[i] for i in of_cell]
     adata.obs["label"] = draw(st.sampled_from([pd.Categorical, list]))(column)
-    adata.obs["batch"] = [f"batch{i}" for i in rng.integers(draw(st.integers(1, 3)), size=n)]
+    adata.obs["batch"] = [
+        f"batch{i}" for i in rng.integers(draw(st.integers(1, 3)), size=n)
+    ]
     adata.layers["counts"] = values
     return adata
 
@@ -164,6 +180,9 @@ def annotated_cells(
     Cells sorted by their place are the same cells in another order.
     """
     cell = st.tuples(
-        st.sampled_from(groups), st.sampled_from(predictions), st.floats(0, 1, width=32), st.integers(0, 2**32)
+        st.sampled_from(groups),
+        st.sampled_from(predictions),
+        st.floats(0, 1, width=32),
+        st.integers(0, 2**32),
     )
     return st.lists(cell, min_size=1)

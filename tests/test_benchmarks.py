@@ -24,7 +24,9 @@ PAGES = ROOT / "docs" / "benchmarks"
 SCRIPTS = sorted(p.stem for p in BENCHMARKS.glob("[!_]*.py"))
 # Their commands make these quiet.
 LOGGERS = ("lightning.pytorch", "tosica", "celltypist", "scvi")
-pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="not part of an installed package")
+pytestmark = pytest.mark.skipif(
+    not BENCHMARKS.is_dir(), reason="not part of an installed package"
+)
 
 
 @pytest.fixture
@@ -51,7 +53,9 @@ def test_the_command_says_what_it_measures(name, load, capsys):
 def test_pages_are_what_was_measured(load):
     written = load("_report")
     assert {path.stem for path in PAGES.glob("*.md")} == {*written.PAGES, "index"}
-    assert {path.stem for path in PAGES.glob("*.json")} == {x for _, shown in written.PAGES.values() for x in shown}
+    assert {path.stem for path in PAGES.glob("*.json")} == {
+        x for _, shown in written.PAGES.values() for x in shown
+    }
     for name in written.PAGES:
         assert (PAGES / f"{name}.md").read_text() == written.page(name, PAGES), name
 
@@ -61,7 +65,9 @@ def cells():
     rng = np.random.default_rng(0)
     sets = tosica.gs.load("human_gobp")
     processes = ("glycolytic process", "T cell receptor signaling pathway")
-    genes = list(dict.fromkeys(gene for name in processes for gene in sorted(sets[name])[:30]))
+    genes = list(
+        dict.fromkeys(gene for name in processes for gene in sorted(sets[name])[:30])
+    )
     kind = np.arange(120) % 3
     rate = np.full((len(kind), len(genes)), 0.5)
     for i in range(3):
@@ -74,11 +80,20 @@ def cells():
 
 # Arguments of a short run of each script, and what is made smaller for it.
 RUNS = {
-    "accuracy": (["{data}", "--tasks", "pbmc68k", "--methods", "tosica", "svm", "--seeds=1"], {}),
+    "accuracy": (
+        ["{data}", "--tasks", "pbmc68k", "--methods", "tosica", "svm", "--seeds=1"],
+        {},
+    ),
     "explanation": (["{data}", "--seeds=2"], {"DATASETS": "made"}),
-    "adapt": (["{data}", "--pairs", "kang back", "sext", "--left-out", "--seeds=1"], {}),
+    "adapt": (
+        ["{data}", "--pairs", "kang back", "sext", "--left-out", "--seeds=1"],
+        {},
+    ),
     "parts": (["{data}", "--tasks", "kang", "--seeds=1"], {}),
-    "missing_genes": (["{data}", "--pairs", "pbmc68k", "--draws=1", "--epochs=2"], {"SHARES": (0.3,)}),
+    "missing_genes": (
+        ["{data}", "--pairs", "pbmc68k", "--draws=1", "--epochs=2"],
+        {"SHARES": (0.3,)},
+    ),
 }
 
 
@@ -117,7 +132,10 @@ def test_simulated_types_raise_their_own_gene_sets(load):
     for label in frequent:
         for name in adata.uns["synthetic"]["gene_sets"][label]:
             summed = cells[:, cells.var_names.isin(gene_sets[name])].X.sum(axis=1).A1
-            assert pd.Series(summed).groupby(labels.to_numpy()).mean()[frequent].idxmax() == label, name
+            assert (
+                pd.Series(summed).groupby(labels.to_numpy()).mean()[frequent].idxmax()
+                == label
+            ), name
 
 
 @pytest.mark.slow

@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tosica._checks import Fraction, Names, Number, as_names, list_names, only_known, shown, validate_params
+from tosica._checks import (
+    Fraction,
+    Names,
+    Number,
+    as_names,
+    list_names,
+    only_known,
+    shown,
+    validate_params,
+)
 
 
 def test_names_in_a_message():
@@ -14,7 +23,10 @@ def test_names_in_a_message():
 
 
 def test_what_there_is_instead_of_a_name():
-    assert only_known("kinds", ["kind", "donor"]) == ", only 'kind', 'donor'; did you mean 'kind'?"
+    assert (
+        only_known("kinds", ["kind", "donor"])
+        == ", only 'kind', 'donor'; did you mean 'kind'?"
+    )
     assert only_known("KIND", ["kind"]) == ", only 'kind'; did you mean 'kind'?"
     assert only_known("x", ["kind"]) == ", only 'kind'."
     assert only_known("x", []) == ", nor any other."
@@ -38,7 +50,9 @@ def test_numbers_of_numpy_and_bounds_are_taken():
     Number(above=0).check("lr", np.float32(1e-3))
     for value in (0, 1, np.float32(0.25), np.int64(1)):
         Fraction().check("cutoff", value)
-    with pytest.raises(ValueError, match="cutoff must be a finite number, above 0 and below 1"):
+    with pytest.raises(
+        ValueError, match="cutoff must be a finite number, above 0 and below 1"
+    ):
         Fraction(zero=False, one=False).check("cutoff", 1.0)
 
 
@@ -48,7 +62,9 @@ def test_arguments_that_python_refuses_get_its_words():
         return share
 
     assert keep(0.5) == 0.5
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'share'"):
+    with pytest.raises(
+        TypeError, match="missing 1 required positional argument: 'share'"
+    ):
         keep()
     with pytest.raises(ValueError, match="share"):
         keep(2)

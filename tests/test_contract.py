@@ -91,7 +91,12 @@ def _annotated(_plain, toy_model):
 @pytest.fixture(scope="module")
 def folder(_plain, _attributed, _annotated, tmp_path_factory):
     path = tmp_path_factory.mktemp("contract")
-    stored = {"cells": make_toy(60, seed=1), "plain": _plain, "attributed": _attributed, "annotated": _annotated}
+    stored = {
+        "cells": make_toy(60, seed=1),
+        "plain": _plain,
+        "attributed": _attributed,
+        "annotated": _annotated,
+    }
     for name, adata in stored.items():
         adata.write_h5ad(path / f"{name}.h5ad")
         adata.write_zarr(path / f"{name}.zarr")
@@ -123,7 +128,9 @@ def _results(name, adata, model, **more):
         out = {}
         found = function(adata, **READERS[function], **more)
         if isinstance(found, AnnData):  # files change the type of the colors
-            return {k: v for k, v in contents_of(found).items() if not k.endswith("_colors")}
+            return {
+                k: v for k, v in contents_of(found).items() if not k.endswith("_colors")
+            }
         flat(vars(found) if dataclasses.is_dataclass(found) else found, "", out)
         return out
     before = _state(adata)
@@ -151,7 +158,9 @@ def _as_mudata(adata):
 
 
 @pytest.mark.parametrize("name", [function.__name__ for function in WRITERS])
-def test_copies_keys_and_calls_that_are_repeated(name, plain, toy_model, contents, new_keys):
+def test_copies_keys_and_calls_that_are_repeated(
+    name, plain, toy_model, contents, new_keys
+):
     function, arguments = BY_NAME[name], _filled(WRITERS[BY_NAME[name]], toy_model)
     before = contents(plain)
     copied = function(plain, **arguments, copy=True)
@@ -174,7 +183,13 @@ def test_copies_keys_and_calls_that_are_repeated(name, plain, toy_model, content
 @pytest.mark.parametrize("name", NAMES)
 def test_what_the_data_are_kept_in(name, kept, plain, annotated, toy_model, folder):
     function = BY_NAME[name]
-    stored = "annotated" if function in READERS else "attributed" if name in AFTER_ATTRIBUTE else "plain"
+    stored = (
+        "annotated"
+        if function in READERS
+        else "attributed"
+        if name in AFTER_ATTRIBUTE
+        else "plain"
+    )
     stored = "cells" if name == "annotate" else stored
     adata = annotated if function in READERS else plain
     other: Any
@@ -186,7 +201,9 @@ def test_what_the_data_are_kept_in(name, kept, plain, annotated, toy_model, fold
         other = _as_mudata(adata.copy())
         # A model of an AnnData does not read a MuData.
         if name in ("annotate", "attribute") or not _takes(function, other):
-            with pytest.raises(TypeError, match=r"not a MuData: pass one modality of it, as in "):
+            with pytest.raises(
+                TypeError, match=r"not a MuData: pass one modality of it, as in "
+            ):
                 _results(name, other, toy_model)
             return
     else:
@@ -201,14 +218,20 @@ def test_what_the_data_are_kept_in(name, kept, plain, annotated, toy_model, fold
 
 
 def _takes(function, data):
-    return _checks.CONSTRAINTS[f"{function.__module__}.{function.__name__}"]["adata"].has_type(data)
+    return _checks.CONSTRAINTS[f"{function.__module__}.{function.__name__}"][
+        "adata"
+    ].has_type(data)
 
 
 def _without_types(results):
     """Results without types of text, which files may change."""
     text = ("object", "str", "string")
     return {
-        key: [item for item in value if str(item) not in text and not str(item).startswith("<U")]
+        key: [
+            item
+            for item in value
+            if str(item) not in text and not str(item).startswith("<U")
+        ]
         if isinstance(value, tuple)
         else value
         for key, value in results.items()
@@ -219,12 +242,17 @@ def _without_types(results):
 def test_data_that_are_not_annotated(name, toy_model):
     adata = make_toy(12, seed=1)
     before = contents_of(adata)
-    with pytest.raises(KeyError, match=r"run model\.annotate|tosica\.(tl|pp)\.\w+|no column"):
+    with pytest.raises(
+        KeyError, match=r"run model\.annotate|tosica\.(tl|pp)\.\w+|no column"
+    ):
         _results(name, adata, toy_model)
     assert contents_of(adata) == before
 
 
-@pytest.mark.parametrize("name", [function.__name__ for function, given in WRITERS.items() if "model" in given][1:])
+@pytest.mark.parametrize(
+    "name",
+    [function.__name__ for function, given in WRITERS.items() if "model" in given][1:],
+)
 def test_data_that_another_model_annotated(name, annotated, toy_model):
     annotated.uns["tosica"]["model"] = "0" * 16
     before = contents_of(annotated)

@@ -44,8 +44,14 @@ def test_each_dependency_has_one_lower_bound() -> None:
     lower_bounds = script("check_lowest").lower_bounds
     assert {"numpy", "igraph", "rdata", "hypothesis"} <= set(lower_bounds(PYPROJECT))
     for dependencies, sentence in (
-        (["numpy>=1.26", "pandas"], "'pandas' in pyproject.toml has no lower bound; add one."),
-        (["a>=1", "a>=2"], "a has the lower bounds 1 and 2 in pyproject.toml; name one."),
+        (
+            ["numpy>=1.26", "pandas"],
+            "'pandas' in pyproject.toml has no lower bound; add one.",
+        ),
+        (
+            ["a>=1", "a>=2"],
+            "a has the lower bounds 1 and 2 in pyproject.toml; name one.",
+        ),
     ):
         project = {"dependencies": dependencies, "optional-dependencies": {}}
         with pytest.raises(ValueError, match=re.escape(sentence)):
@@ -61,16 +67,25 @@ def test_every_import_is_of_a_dependency() -> None:
             elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
                 imported.add(node.module.split(".")[0])
     imported -= {*sys.stdlib_module_names, "tosica"}
-    declared = {dependency.name for dependency in script("list_licenses").read_dependencies(TEXT)}
+    declared = {
+        dependency.name
+        for dependency in script("list_licenses").read_dependencies(TEXT)
+    }
     providers = packages_distributions()
     # Names of distributions do not depend on case.
-    undeclared = {name for name in imported if not declared & {each.lower() for each in providers.get(name, [name])}}
+    undeclared = {
+        name
+        for name in imported
+        if not declared & {each.lower() for each in providers.get(name, [name])}
+    }
     assert undeclared == set()
 
 
 def test_page_of_licences_lists_every_dependency_and_why() -> None:
     page = (ROOT / "release" / "licenses.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| ([\w-]+) \| [\d.]+ \| ([^|]+) \| (.+) \|$", page, flags=re.MULTILINE)
+    rows = re.findall(
+        r"^\| ([\w-]+) \| [\d.]+ \| ([^|]+) \| (.+) \|$", page, flags=re.MULTILINE
+    )
     dependencies = script("list_licenses").read_dependencies(TEXT)
     project = PYPROJECT["project"]
     extras = project["optional-dependencies"].values()
@@ -86,7 +101,9 @@ def test_page_of_licences_lists_every_dependency_and_why() -> None:
 
 def test_a_dependency_without_a_reason() -> None:
     text = TEXT.replace('  "numba>=', '  "unexplained>=1",\n  "numba>=')
-    with pytest.raises(ValueError, match=r"unexplained in pyproject.toml needs a comment"):
+    with pytest.raises(
+        ValueError, match=r"unexplained in pyproject.toml needs a comment"
+    ):
         script("list_licenses").read_dependencies(text)
 
 
@@ -96,21 +113,30 @@ def test_a_dependency_without_a_reason() -> None:
 def files_in_resources(folder: Path) -> dict[str, Path]:
     paths = (path for path in folder.rglob("*") if path.is_file())
     named = {path.relative_to(folder).as_posix(): path for path in paths}
-    return {name: path for name, path in named.items() if name not in {"README.md", "SHA256SUMS"}}
+    return {
+        name: path
+        for name, path in named.items()
+        if name not in {"README.md", "SHA256SUMS"}
+    }
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=["gs", "onto"])
 def test_every_file_has_its_checksum(folder: Path) -> None:
     lines = (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
     listed = {name: digest for digest, name in map(str.split, lines)}
-    found = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files_in_resources(folder).items()}
+    found = {
+        name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for name, path in files_in_resources(folder).items()
+    }
     assert found == listed
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=["gs", "onto"])
 def test_every_file_has_a_licence_and_a_maker(folder: Path) -> None:
     readme = (folder / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([^`]+)` \| ([^|]+) \| ([^|]+) \|$", readme, flags=re.MULTILINE)
+    rows = re.findall(
+        r"^\| `([^`]+)` \| ([^|]+) \| ([^|]+) \|$", readme, flags=re.MULTILINE
+    )
     licences = {name: licence for name, licence, _ in rows if len(name) < 64}
     assert set(licences) == set(files_in_resources(folder))
     for name, path in files_in_resources(folder).items():
@@ -139,7 +165,10 @@ def check_wheel(tmp_path: Path, changed: dict[str, bytes | None]) -> None:
     files = {
         info + "METADATA": "\n".join(about).encode(),
         **{info + "licenses/" + name: b"text" for name in project["license-files"]},
-        **{path.relative_to(ROOT / "src").as_posix(): path.read_bytes() for path in data},
+        **{
+            path.relative_to(ROOT / "src").as_posix(): path.read_bytes()
+            for path in data
+        },
         **changed,
     }
     with ZipFile(tmp_path / "x.whl", "w") as archive:
@@ -153,13 +182,35 @@ def check_wheel(tmp_path: Path, changed: dict[str, bytes | None]) -> None:
     ("name", "content", "sentence"),
     [
         ("tosica/anything.py", b"", None),
-        ("tosica/gs/resources/genes/mouse.tsv.gz", b"x", "genes/mouse.tsv.gz is not the file"),
-        ("tosica/onto/resources/cell_ontology.tsv.gz", None, "cell_ontology.tsv.gz is missing"),
+        (
+            "tosica/gs/resources/genes/mouse.tsv.gz",
+            b"x",
+            "genes/mouse.tsv.gz is not the file",
+        ),
+        (
+            "tosica/onto/resources/cell_ontology.tsv.gz",
+            None,
+            "cell_ontology.tsv.gz is missing",
+        ),
         ("tosica/gs/resources/new.gmt.gz", b"x", "new.gmt.gz has no checksum"),
-        ("tosica-0.1.0.dist-info/licenses/LICENSE", None, "LICENSE is not among its licence"),
-        ("tosica-0.1.0.dist-info/METADATA", b"License-Expression: MIT", "its licence is MIT."),
+        (
+            "tosica-0.1.0.dist-info/licenses/LICENSE",
+            None,
+            "LICENSE is not among its licence",
+        ),
+        (
+            "tosica-0.1.0.dist-info/METADATA",
+            b"License-Expression: MIT",
+            "its licence is MIT.",
+        ),
     ],
 )
-def test_wheels(tmp_path: Path, name: str, content: bytes | None, sentence: str | None) -> None:
-    with pytest.raises(SystemExit, match=re.escape(sentence)) if sentence else nullcontext():
+def test_wheels(
+    tmp_path: Path, name: str, content: bytes | None, sentence: str | None
+) -> None:
+    with (
+        pytest.raises(SystemExit, match=re.escape(sentence))
+        if sentence
+        else nullcontext()
+    ):
         check_wheel(tmp_path, {name: content})

@@ -16,12 +16,16 @@ import tosica
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-PACKAGES = [name for name in tosica.__all__ if isinstance(getattr(tosica, name), ModuleType)]
+PACKAGES = [
+    name for name in tosica.__all__ if isinstance(getattr(tosica, name), ModuleType)
+]
 
 
 def public_names() -> set[str]:
     own = {name for name in tosica.__all__ if name not in PACKAGES}
-    return own | {f"{p}.{name}" for p in PACKAGES for name in getattr(tosica, p).__all__}
+    return own | {
+        f"{p}.{name}" for p in PACKAGES for name in getattr(tosica, p).__all__
+    }
 
 
 # --------------------------------------------------------------------------- API
@@ -74,7 +78,9 @@ def test_every_public_field_says_what_it_is(name: str) -> None:
 def listed_pages(page: Path) -> set[Path]:
     """Pages in the toctrees of a page."""
     text = page.read_text(encoding="utf-8")
-    toctrees = re.findall(r"^```\{toctree\}\n((?::.*\n)*)\n?([^`]*)^```", text, flags=re.MULTILINE)
+    toctrees = re.findall(
+        r"^```\{toctree\}\n((?::.*\n)*)\n?([^`]*)^```", text, flags=re.MULTILINE
+    )
     found = set()
     for options, entries in toctrees:
         for entry in entries.split():
@@ -89,7 +95,9 @@ def test_every_page_is_in_a_section() -> None:
     new = {DOCS / "index.md"}
     while new:
         listed |= new
-        new = {found for page in new if page.exists() for found in listed_pages(page)} - listed
+        new = {
+            found for page in new if page.exists() for found in listed_pages(page)
+        } - listed
     pages = {
         path
         for path in DOCS.rglob("*.md")
@@ -103,10 +111,19 @@ def test_every_page_is_in_a_section() -> None:
 def test_every_benchmark_is_in_the_table() -> None:
     folder = DOCS / "benchmarks"
     text = (folder / "index.md").read_text(encoding="utf-8")
-    pages = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.md") if path.stem != "index"}
-    assert set(re.findall(r"^\| .*\]\((\w+)\.md[^)]*\) \|$", text, flags=re.MULTILINE)) == set(pages)
+    pages = {
+        path.stem: path.read_text(encoding="utf-8")
+        for path in folder.glob("*.md")
+        if path.stem != "index"
+    }
+    assert set(
+        re.findall(r"^\| .*\]\((\w+)\.md[^)]*\) \|$", text, flags=re.MULTILINE)
+    ) == set(pages)
     named = set(re.findall(r"python -m benchmarks\.(\w+)", "\n".join(pages.values())))
-    assert named == {path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py")} - {"damage", "gpu"}
+    assert named == {path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py")} - {
+        "damage",
+        "gpu",
+    }
 
 
 # --------------------------------------------------------------------------- links
@@ -119,8 +136,14 @@ def test_every_benchmark_is_in_the_table() -> None:
         ('<a href="https://example.org#x">', None),
         ('<p id="top"><a href="#top">', None),
         ('<a href="c.html">', "a.html links to c.html, which does not exist."),
-        ('<a href="b.html#there">', "a.html links to b.html#there, but that page has no such"),
-        ('<script src="https://example.org/x.js">', "a.html fetches https://example.org/x.js"),
+        (
+            '<a href="b.html#there">',
+            "a.html links to b.html#there, but that page has no such",
+        ),
+        (
+            '<script src="https://example.org/x.js">',
+            "a.html fetches https://example.org/x.js",
+        ),
         ('<link rel="canonical" href="https://example.org/a.html">', None),
     ],
 )
@@ -129,5 +152,9 @@ def test_links_are_followed(text: str, sentence: str | None, tmp_path: Path) -> 
         script("check_links").main([str(tmp_path)])
     (tmp_path / "a.html").write_text(text)
     (tmp_path / "b.html").write_text('<p id="here">')
-    with pytest.raises(SystemExit, match=re.escape(sentence)) if sentence else nullcontext():
+    with (
+        pytest.raises(SystemExit, match=re.escape(sentence))
+        if sentence
+        else nullcontext()
+    ):
         script("check_links").main([str(tmp_path)])

@@ -25,8 +25,13 @@ def test_a_file_is_replaced_and_keeps_its_permissions(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["a"]
 
 
-@pytest.mark.parametrize(("error", "raised"), [(ValueError, ValueError), (RuntimeError, OSError), (OSError, OSError)])
-def test_a_failure_leaves_what_was_there(tmp_path: Path, error: type[Exception], raised: type[Exception]) -> None:
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [(ValueError, ValueError), (RuntimeError, OSError), (OSError, OSError)],
+)
+def test_a_failure_leaves_what_was_there(
+    tmp_path: Path, error: type[Exception], raised: type[Exception]
+) -> None:
     (tmp_path / "a").write_text("1")
 
     def fail() -> None:
@@ -45,7 +50,9 @@ def test_errors_of_other_kinds_are_not_of_the_disk() -> None:
         raise NotImplementedError
 
 
-def test_the_cache_is_where_the_variable_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_where_the_variable_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TOSICA_CACHE", str(tmp_path))
     assert cache_folder() == tmp_path
     monkeypatch.delenv("TOSICA_CACHE")

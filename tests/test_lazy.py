@@ -11,14 +11,25 @@ import tosica
 
 
 def printed(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
     """Its names are found, and its logger has the level, which users change right after the import."""
-    heavy = ("torch", "scanpy", "anndata", "pandas", "numpy", "scvi", "lightning", "rich")
+    heavy = (
+        "torch",
+        "scanpy",
+        "anndata",
+        "pandas",
+        "numpy",
+        "scvi",
+        "lightning",
+        "rich",
+    )
     code = (
         f"import sys, logging, tosica; print(sorted(set({heavy!r}) & set(sys.modules)), "
         "set(tosica.__all__) <= set(dir(tosica)), 'pp' in vars(tosica), logging.getLogger('tosica').level)"
@@ -38,9 +49,13 @@ def test_the_model_is_imported_without_plots_and_tools() -> None:
     assert printed(code) == "TOSICA []\nFalse"
 
 
-def test_packages_that_are_not_public_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_that_are_not_public_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("data", "hub", "linear", "module", "ondisk"):
         monkeypatch.delitem(vars(tosica), name, raising=False)
         assert getattr(tosica, name).__name__ == f"tosica.{name}"
-    with pytest.raises(AttributeError, match="module 'tosica' has no attribute 'nothing'"):
+    with pytest.raises(
+        AttributeError, match="module 'tosica' has no attribute 'nothing'"
+    ):
         _ = tosica.nothing

@@ -61,7 +61,9 @@ def all_messages() -> str:
 
 
 def test_messages_are_those_of_the_file() -> None:
-    found, reviewed = (set(text.splitlines()) for text in (all_messages(), FILE.read_text()))
+    found, reviewed = (
+        set(text.splitlines()) for text in (all_messages(), FILE.read_text())
+    )
     assert found - reviewed == set(), "new or changed: python tests/test_messages.py"
     assert reviewed - found == set(), "gone: python tests/test_messages.py"
 

@@ -12,7 +12,9 @@ from tosica._obs import file_columns, read_groups
 
 def test_columns_of_labels_as_files_hold_them():
     assert file_columns(["B/plasma", "T"], "here") == ["B|plasma", "T"]
-    with pytest.raises(ValueError, match=r"^here has labels that .* \('a\|b', 'a/b'\): rename them"):
+    with pytest.raises(
+        ValueError, match=r"^here has labels that .* \('a\|b', 'a/b'\): rename them"
+    ):
         file_columns(["a|b", "T", "a/b"], "here")
 
 
@@ -42,7 +44,11 @@ def test_columns_of_groups(values, groups):
     ("column", "error", "said"),
     [
         ("cell_type", KeyError, "no column 'cell_type', only 'bulk_labels', "),
-        ("other_prediction", KeyError, r"run model\.annotate\(adata, key_added='other'\)"),
+        (
+            "other_prediction",
+            KeyError,
+            r"run model\.annotate\(adata, key_added='other'\)",
+        ),
         ("lists", TypeError, "values that cannot name a group"),
         ("alike", ValueError, "written alike"),
         ("missing", ValueError, r"missing \(NaN\) in 30 of 700 cells"),
@@ -52,7 +58,9 @@ def test_columns_that_are_no_groups(column, error, said):
     adata = annotated_pbmc()
     adata.obs["lists"] = pd.Series([["a"]] * adata.n_obs, index=adata.obs_names)
     codes = np.arange(adata.n_obs) % 2
-    adata.obs["alike"] = pd.Categorical.from_codes(codes, pd.Index([1, "1"], dtype=object))
+    adata.obs["alike"] = pd.Categorical.from_codes(
+        codes, pd.Index([1, "1"], dtype=object)
+    )
     adata.obs["missing"] = adata.obs["bulk_labels"].where(np.arange(adata.n_obs) >= 30)
     with pytest.raises(error, match=said):
         read_groups(adata, column)

@@ -27,20 +27,33 @@ if TYPE_CHECKING:
 
 
 ROOT = Path(__file__).resolve().parents[1]
-HOW_TO = sorted(path for path in (ROOT / "docs" / "how_to").glob("*.md") if path.stem != "index")
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("command_line", "which_tool")), *HOW_TO]
+HOW_TO = sorted(
+    path for path in (ROOT / "docs" / "how_to").glob("*.md") if path.stem != "index"
+)
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("command_line", "which_tool")),
+    *HOW_TO,
+]
 VARYING = "…"
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL)
+    return re.findall(
+        rf"```{language}\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL
+    )
 
 
 # --------------------------------------------------------------------------- commands
 
 
 def shown_commands() -> list[list[str]]:
-    lines = [line for page in PAGES for block in blocks(page, "bash") for line in block.split("\n")]
+    lines = [
+        line
+        for page in PAGES
+        for block in blocks(page, "bash")
+        for line in block.split("\n")
+    ]
     lines += [match[1] for line in lines if (match := re.search('--wrap "(.*)"', line))]
     found = [shlex.split(line)[1:] for line in lines if line.startswith("tosica ")]
     assert len(found) > 9
@@ -48,7 +61,9 @@ def shown_commands() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("words", shown_commands(), ids=" ".join)
-def test_commands_are_understood(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_are_understood(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     # `--threads` sets variables that numba must not find changed while it runs.
     monkeypatch.setattr(os, "environ", os.environ.copy())
     command = cli.commands.commands[words[0]]
@@ -69,9 +84,15 @@ def with_dots(node: ast.AST) -> str:
 
 @pytest.fixture(scope="module")
 def messages() -> list[str]:
-    trees = [ast.parse(path.read_text("utf-8")) for path in (ROOT / "src").rglob("*.py")]
+    trees = [
+        ast.parse(path.read_text("utf-8")) for path in (ROOT / "src").rglob("*.py")
+    ]
     nodes = [node for tree in trees for node in ast.walk(tree)]
-    return [with_dots(node) for node in nodes if isinstance(node, ast.Constant | ast.JoinedStr)]
+    return [
+        with_dots(node)
+        for node in nodes
+        if isinstance(node, ast.Constant | ast.JoinedStr)
+    ]
 
 
 def shown_messages() -> list[str]:
@@ -102,7 +123,11 @@ def test_messages_are_those_of_the_package(message: str, messages: list[str]) ->
 # --------------------------------------------------------------------------- numbers
 
 BENCHMARKS = ROOT / "docs" / "benchmarks"
-MEASURED = {path.stem: path.read_text("utf-8") for path in BENCHMARKS.glob("*.md") if path.stem != "index"}
+MEASURED = {
+    path.stem: path.read_text("utf-8")
+    for path in BENCHMARKS.glob("*.md")
+    if path.stem != "index"
+}
 
 
 def numbers_beside_links(page: Path) -> Iterator[tuple[str, str]]:
@@ -114,11 +139,17 @@ def numbers_beside_links(page: Path) -> Iterator[tuple[str, str]]:
         linked = set(re.findall(link, chunk + caption)) - {"index"}
         if linked and "```" not in chunk:
             written = "\n".join(MEASURED[name] for name in linked)
-            for number in re.findall(r"(?<![\d.])\d+\.\d+(?![\d.])|\d+%", re.sub(r"\]\(.*?\)", "]", chunk)):
+            for number in re.findall(
+                r"(?<![\d.])\d+\.\d+(?![\d.])|\d+%", re.sub(r"\]\(.*?\)", "]", chunk)
+            ):
                 yield number, written
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "page",
+    [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))],
+    ids=lambda p: p.stem,
+)
 def test_numbers_of_pages_are_those_of_tables(page: Path) -> None:
     if page.stem in MEASURED and page.parent == BENCHMARKS:
         return
@@ -126,11 +157,18 @@ def test_numbers_of_pages_are_those_of_tables(page: Path) -> None:
         digits = len(number.split(".")[-1])
         found = set(re.findall(r"(?<![\d.])\d+\.\d+|\d+%", written))
         # A page may round.
-        assert number in found or number in {f"{float(x):.{digits}f}" for x in found if "%" not in x}, number
+        assert number in found or number in {
+            f"{float(x):.{digits}f}" for x in found if "%" not in x
+        }, number
 
 
 def test_at_least_thirty_numbers_are_looked_at() -> None:
-    pages = (ROOT / "README.md", ROOT / "docs" / "index.md", ROOT / "docs" / "which_tool.md", BENCHMARKS / "index.md")
+    pages = (
+        ROOT / "README.md",
+        ROOT / "docs" / "index.md",
+        ROOT / "docs" / "which_tool.md",
+        BENCHMARKS / "index.md",
+    )
     assert min(len(list(numbers_beside_links(page))) for page in pages) > 7
     assert len(list(numbers_beside_links(pages[2]))) > 30
 
@@ -147,7 +185,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     adata.obs["donor"] = np.where(np.arange(adata.n_obs) % 2, "one", "two")
     adata.obs["leiden"] = adata.obs["louvain"]
     adata.obs["patient"] = [f"p{i // 2 % 3}" for i in range(adata.n_obs)]
-    adata.obs["condition"] = np.where(np.arange(adata.n_obs) // 6 % 2, "treated", "control")
+    adata.obs["condition"] = np.where(
+        np.arange(adata.n_obs) // 6 % 2, "treated", "control"
+    )
     ref, query = adata[::2].copy(), adata[1::2].copy()
     ref.write_h5ad(path / "reference.h5ad")
     query.write_h5ad(path / "query.h5ad")
@@ -165,7 +205,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
     """The files, where the code of a page is run, and trainings of seconds."""
     copy = tmp_path / "copy"
     shutil.copytree(files, copy)
@@ -190,7 +232,9 @@ def folder(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Left out")  # types of few cells, in a query as small as this one
+@pytest.mark.filterwarnings(
+    "ignore:Left out"
+)  # types of few cells, in a query as small as this one
 @pytest.mark.parametrize("page", HOW_TO, ids=lambda page: page.stem)
 def test_code_of_how_to_pages_runs(page: Path, folder: Path) -> None:
     if page.stem == "cluster":

@@ -28,7 +28,11 @@ def n_threads(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 def blas_threads() -> list[int]:
-    return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+    return [
+        library["num_threads"]
+        for library in threadpool_info()
+        if library["user_api"] == "blas"
+    ]
 
 
 def test_as_many_threads_work_as_torch_has(n_threads: int) -> None:
@@ -46,7 +50,9 @@ def test_as_many_threads_work_as_torch_has(n_threads: int) -> None:
 
 def test_results_come_in_order(n_threads: int) -> None:
     me = threading.current_thread()
-    assert set(thread_map(lambda _: threading.current_thread(), range(5))) == {me}  # without a pool
+    assert set(thread_map(lambda _: threading.current_thread(), range(5))) == {
+        me
+    }  # without a pool
     with thread_pool(torch.device("meta")):  # neither for another device
         assert torch.get_num_threads() == n_threads
     with thread_pool():
@@ -70,7 +76,9 @@ def test_items_are_read_when_threads_are_free(n_threads: int) -> None:
         results.close()  # type: ignore[attr-defined] # it is a generator
 
 
-def test_torch_and_blas_have_one_thread_inside_and_theirs_afterwards(n_threads: int) -> None:
+def test_torch_and_blas_have_one_thread_inside_and_theirs_afterwards(
+    n_threads: int,
+) -> None:
     def inside(_: object = None) -> tuple[int, set[int]]:
         return torch.get_num_threads(), set(blas_threads())
 
@@ -97,17 +105,35 @@ def test_what_fails_is_raised_and_threads_are_given_back(n_threads: int) -> None
     assert torch.get_num_threads() == n_threads
 
 
-def test_gradients_inference_mode_and_autocast_are_as_the_callers(n_threads: int) -> None:
+def test_gradients_inference_mode_and_autocast_are_as_the_callers(
+    n_threads: int,
+) -> None:
     def modes(_: int) -> tuple[bool, bool, torch.dtype, bool]:
-        product, of_card = torch.ones(2, 2) @ torch.ones(2, 2), torch.is_autocast_enabled("mps")
-        return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), product.dtype, of_card
+        product, of_card = (
+            torch.ones(2, 2) @ torch.ones(2, 2),
+            torch.is_autocast_enabled("mps"),
+        )
+        return (
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            product.dtype,
+            of_card,
+        )
 
     with thread_pool():
         assert set(thread_map(modes, range(4))) == {(True, False, torch.float32, False)}
         with torch.no_grad():
-            assert set(thread_map(modes, range(4))) == {(False, False, torch.float32, False)}
-        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), torch.autocast("mps", torch.bfloat16):
-            assert set(thread_map(modes, range(4))) == {(False, True, torch.bfloat16, True)}
+            assert set(thread_map(modes, range(4))) == {
+                (False, False, torch.float32, False)
+            }
+        with (
+            torch.inference_mode(),
+            torch.autocast("cpu", torch.bfloat16),
+            torch.autocast("mps", torch.bfloat16),
+        ):
+            assert set(thread_map(modes, range(4))) == {
+                (False, True, torch.bfloat16, True)
+            }
 
 
 def test_two_pools_at_a_time_give_back_what_there_was() -> None:
@@ -129,7 +155,9 @@ def test_two_pools_at_a_time_give_back_what_there_was() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not fork")
 # Of processes that fork beside other threads Python warns; users' data loaders do it.
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.filterwarnings(
+    "ignore:This process .* is multi-threaded:DeprecationWarning"
+)
 @pytest.mark.parametrize("inside", [False, True], ids=["after a pool", "inside a pool"])
 def test_a_forked_process_has_threads_of_its_own(n_threads: int, inside: bool) -> None:
     """Inside a pool as by Lightning's ``strategy="ddp_fork"``: its threads do not go along."""

@@ -62,8 +62,12 @@ def test_there_is_one_bar_at_a_time(terminal):
     assert "inner" not in terminal.getvalue()
 
 
-@pytest.mark.parametrize("setting", [("verbosity", "warning"), ("progress_bar", False), ("delay", 60.0)])
-def test_there_is_none_if_it_is_switched_off_or_the_work_is_short(terminal, monkeypatch, setting):
+@pytest.mark.parametrize(
+    "setting", [("verbosity", "warning"), ("progress_bar", False), ("delay", 60.0)]
+)
+def test_there_is_none_if_it_is_switched_off_or_the_work_is_short(
+    terminal, monkeypatch, setting
+):
     name, value = setting
     if name == "delay":
         monkeypatch.setattr(_settings, "DELAY", value)
@@ -93,7 +97,11 @@ def test_an_error_ends_it(terminal):
 
 
 def test_who_is_watching(monkeypatch):
-    for stream, expected in ((SimpleNamespace(isatty=lambda: True), True), (io.StringIO(), False), (None, False)):
+    for stream, expected in (
+        (SimpleNamespace(isatty=lambda: True), True),
+        (io.StringIO(), False),
+        (None, False),
+    ):
         monkeypatch.setattr(sys, "stderr", stream)
         assert is_watched() is expected
     # A notebook: its stderr is no terminal.

@@ -51,7 +51,10 @@ def test_a_version_is_set_everywhere(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     for version in ("next", "0.0.1"):
-        with pytest.raises(SystemExit, match=r"next is not a version|0\.0\.1 is older than the present version"):
+        with pytest.raises(
+            SystemExit,
+            match=r"next is not a version|0\.0\.1 is older than the present version",
+        ):
             set_version([version, "--root", str(tmp_path)])
     assert {name: (tmp_path / name).read_text("utf-8") for name in places} == before
     for version in ("7.8.9", "7.8.10"):
@@ -60,7 +63,9 @@ def test_a_version_is_set_everywhere(tmp_path: Path) -> None:
     assert citation["version"] == "7.8.10"
     assert datetime.date.fromisoformat(citation["date-released"])
     for name, text in before.items():
-        after = (tmp_path / name).read_text("utf-8").replace("7.8.10", PROJECT["version"])
+        after = (
+            (tmp_path / name).read_text("utf-8").replace("7.8.10", PROJECT["version"])
+        )
         assert re.sub(r"date-released: .*\n", "", after) == text
 
 
@@ -68,7 +73,9 @@ def test_a_version_is_set_everywhere(tmp_path: Path) -> None:
 
 
 def test_the_citation_is_valid() -> None:
-    schema = json.loads((ROOT / "tests" / "cff" / "schema-1.2.0.json").read_text(encoding="utf-8"))
+    schema = json.loads(
+        (ROOT / "tests" / "cff" / "schema-1.2.0.json").read_text(encoding="utf-8")
+    )
     citation = load(ROOT / "CITATION.cff")
     jsonschema.validate(citation, schema)
     with pytest.raises(jsonschema.ValidationError):
@@ -82,18 +89,24 @@ def test_the_citation_is_valid() -> None:
 
 def test_the_recipe_is_what_pyproject_says() -> None:
     # Run scripts/write_recipe.py where this differs.
-    assert RECIPE.read_text(encoding="utf-8") == script("write_recipe").write_recipe(PYPROJECT)
+    assert RECIPE.read_text(encoding="utf-8") == script("write_recipe").write_recipe(
+        PYPROJECT
+    )
 
 
 def test_the_recipe_of_an_sdist_has_its_hash(tmp_path: Path) -> None:
     sdist = tmp_path / "tosica-0.1.0.tar.gz"
     sdist.write_bytes(b"content")
-    script("write_recipe").main(["--sdist", str(sdist), "--out", str(tmp_path / "recipe.yaml")])
+    script("write_recipe").main(
+        ["--sdist", str(sdist), "--out", str(tmp_path / "recipe.yaml")]
+    )
     recipe, kept = load(tmp_path / "recipe.yaml"), load(RECIPE)
     assert recipe["source"]["sha256"] == hashlib.sha256(b"content").hexdigest()
     assert recipe["source"]["url"].endswith("/tosica-${{ version }}.tar.gz")
     assert recipe["requirements"] == kept["requirements"]
-    assert [name for name in kept["about"]["license_file"] if not (ROOT / name).is_file()] == []
+    assert [
+        name for name in kept["about"]["license_file"] if not (ROOT / name).is_file()
+    ] == []
     assert (RECIPE.parent / kept["source"]["path"]).resolve() == ROOT
 
 
@@ -103,15 +116,30 @@ def test_the_recipe_of_an_sdist_has_its_hash(tmp_path: Path) -> None:
 def test_the_entry_in_the_list_of_scverse() -> None:
     entry = load(ENTRY)
     # What the schema of scverse/ecosystem-packages requires.
-    texts = {"name", "description", "project_home", "documentation_home", "license", "version"}
+    texts = {
+        "name",
+        "description",
+        "project_home",
+        "documentation_home",
+        "license",
+        "version",
+    }
     assert all(isinstance(entry[key], str) for key in texts)
     assert entry["install"]["pypi"] == PROJECT["name"] == entry["name"]
     assert re.fullmatch(r"(.*)::(.*)", entry["install"]["conda"])
     assert entry["category"] == "ecosystem"
-    assert all(entry[key] and len(entry[key]) == len(set(entry[key])) for key in ("tags", "contact", "publications"))
-    assert all(re.fullmatch(r"10.\d{4,9}/[-._;()/:A-Za-z0-9]+", doi) for doi in entry["publications"])
+    assert all(
+        entry[key] and len(entry[key]) == len(set(entry[key]))
+        for key in ("tags", "contact", "publications")
+    )
+    assert all(
+        re.fullmatch(r"10.\d{4,9}/[-._;()/:A-Za-z0-9]+", doi)
+        for doi in entry["publications"]
+    )
     assert entry["project_home"] == PROJECT["urls"]["Source"]
     assert entry["documentation_home"] == PROJECT["urls"]["Documentation"]
     assert entry["license"] in PROJECT["license"].split(" AND ")
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert entry["test_command"].removeprefix("pip install ") in readme.replace(".venv/bin/", "")
+    assert entry["test_command"].removeprefix("pip install ") in readme.replace(
+        ".venv/bin/", ""
+    )

@@ -24,7 +24,14 @@ def _as_before():
 
 def test_the_verbosity_is_a_level_of_logging():
     assert repr(tosica.settings) == "Settings(verbosity='info', progress_bar=True)"
-    for given, level in {"warning": 30, "WARNING": 30, logging.ERROR: 40, "debug": 10, "critical": 50, 25: 25}.items():
+    for given, level in {
+        "warning": 30,
+        "WARNING": 30,
+        logging.ERROR: 40,
+        "debug": 10,
+        "critical": 50,
+        25: 25,
+    }.items():
         tosica.settings.verbosity = given
         assert tosica.settings.verbosity == logger.level == level
     tosica.settings.progress_bar = False
@@ -107,12 +114,18 @@ def test_what_an_analysis_prints(verbosity, toy, capsys):
     tosica.pp.build_mask(toy, TOY_SETS)
     tosica.TOSICA.setup_anndata(toy, labels_key="kind")
     model = tosica.TOSICA(toy, embed_dim=8, n_heads=2)
-    model.train(max_epochs=3, accelerator="cpu", early_stopping=True, early_stopping_patience=1)
+    model.train(
+        max_epochs=3, accelerator="cpu", early_stopping=True, early_stopping_patience=1
+    )
     model.annotate(toy)
     tosica.tl.attribute(toy, model)
     out, err = capsys.readouterr()
     assert out == ""
     steps = [line.partition(":")[0] for line in err.splitlines()]
-    wanted = ["build_mask", "TOSICA", "train", "query", "annotate", "attribute"] if verbosity == "info" else []
+    wanted = (
+        ["build_mask", "TOSICA", "train", "query", "annotate", "attribute"]
+        if verbosity == "info"
+        else []
+    )
     assert list(dict.fromkeys(steps)) == wanted
     assert len(steps) <= 10

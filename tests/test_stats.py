@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from scipy.special import log_softmax, softmax
 
 import tosica
-from tosica._stats import conformal_threshold, fit_temperature, group_moments, moderated_t, standardized_difference
+from tosica._stats import (
+    conformal_threshold,
+    fit_temperature,
+    group_moments,
+    moderated_t,
+    standardized_difference,
+)
 
 
 def test_difference_where_nothing_varies():
@@ -68,17 +74,26 @@ def sample_labels(logits: np.ndarray, temperature: float, seed: int = 0) -> np.n
 
 
 def loss(logits: np.ndarray, labels: np.ndarray, temperature: float) -> float:
-    return -log_softmax(logits / temperature, axis=1)[np.arange(len(labels)), labels].mean()
+    return -log_softmax(logits / temperature, axis=1)[
+        np.arange(len(labels)), labels
+    ].mean()
 
 
 @pytest.mark.parametrize("truth", [0.4, 2.5])
 def test_finds_the_temperature_that_labels_were_sampled_with(truth):
     logits = np.random.default_rng(1).normal(0, 3, (20_000, 5))
-    assert fit_temperature(logits, sample_labels(logits, truth)) == pytest.approx(truth, rel=0.05)
+    assert fit_temperature(logits, sample_labels(logits, truth)) == pytest.approx(
+        truth, rel=0.05
+    )
 
 
 @settings(max_examples=10)
-@given(seed=st.integers(0, 1000), n_cells=st.integers(1, 60), n_labels=st.integers(2, 6), size=st.floats(0.01, 50))
+@given(
+    seed=st.integers(0, 1000),
+    n_cells=st.integers(1, 60),
+    n_labels=st.integers(2, 6),
+    size=st.floats(0.01, 50),
+)
 def test_no_temperature_within_the_limits_fits_better(seed, n_cells, n_labels, size):
     rng = np.random.default_rng(seed)
     logits = rng.normal(0, size, (n_cells, n_labels))
@@ -93,14 +108,24 @@ def test_the_temperature_is_bounded():
     logits = np.eye(3)[[0, 1, 2]]
     assert fit_temperature(logits, np.array([0, 1, 2])) == pytest.approx(0.2, rel=1e-3)
     assert fit_temperature(logits, np.array([1, 2, 0])) == pytest.approx(5, rel=1e-3)
-    assert fit_temperature(logits, np.array([1, 2, 0]), max_factor=2) == pytest.approx(2, rel=1e-3)
+    assert fit_temperature(logits, np.array([1, 2, 0]), max_factor=2) == pytest.approx(
+        2, rel=1e-3
+    )
 
 
 @pytest.mark.slow
 def test_training_calibrates_on_held_out_cells(toy, train):
     # Long steps leave a network poorly calibrated.
-    options = {"refit": False, "train_size": 0.5, "linear": False, "plan_kwargs": {"lr": 0.03}}
-    plain, fitted = train(toy.copy(), calibrate=False, **options), train(toy.copy(), **options)
+    options = {
+        "refit": False,
+        "train_size": 0.5,
+        "linear": False,
+        "plan_kwargs": {"lr": 0.03},
+    }
+    plain, fitted = (
+        train(toy.copy(), calibrate=False, **options),
+        train(toy.copy(), **options),
+    )
     uncalibrated = 1.0
     assert plain.module.temperature.item() == pytest.approx(uncalibrated)
     held = plain.validation_indices
@@ -112,7 +137,9 @@ def test_training_calibrates_on_held_out_cells(toy, train):
     assert fitted.module.temperature.item() == pytest.approx(expected, rel=1e-4)
     # The weights are the same, and so is the best label of every cell.
     np.testing.assert_array_equal(plain.predict(), fitted.predict())
-    calibrated = np.log(fitted.predict(indices=held, soft=True).to_numpy(dtype=np.float64))
+    calibrated = np.log(
+        fitted.predict(indices=held, soft=True).to_numpy(dtype=np.float64)
+    )
     assert loss(calibrated, truth, 1) < loss(logits, truth, 1)
 
 
@@ -124,24 +151,36 @@ def test_without_a_linear_branch_the_networks_temperature_is_one(toy, train):
 def test_the_more_cells_the_less_counts_what_was_expected():
     logits = np.repeat(np.eye(3) * 4, 2000, axis=0)
     labels = np.repeat(np.arange(3), 2000)
-    found = [fit_temperature(logits[:: 6000 // n], labels[:: 6000 // n], expected=2) for n in (3, 60, 6000)]
+    found = [
+        fit_temperature(logits[:: 6000 // n], labels[:: 6000 // n], expected=2)
+        for n in (3, 60, 6000)
+    ]
     # All of them are right: the more cells, the lower the temperature.
     assert 2 > found[0] > 1.9
     assert found[0] > found[1] > found[2]
     assert found[2] < 1
-    assert fit_temperature(logits[:0], labels[:0], expected=2) == pytest.approx(2, rel=1e-3)
+    assert fit_temperature(logits[:0], labels[:0], expected=2) == pytest.approx(
+        2, rel=1e-3
+    )
 
 
 # ------------------------------------------------------------------ label sets
 
 
 @settings(max_examples=10)
-@given(seed=st.integers(0, 1000), n_cells=st.integers(20, 200), coverage=st.floats(0.5, 0.95))
+@given(
+    seed=st.integers(0, 1000),
+    n_cells=st.integers(20, 200),
+    coverage=st.floats(0.5, 0.95),
+)
 def test_coverage_of_exchangeable_cells_is_exact(seed, n_cells, coverage):
     # The guarantee is about the last of n + 1 cells in random order, with the threshold of the
     # other n. The average over all cells as the last one is exact.
     scores = np.random.default_rng(seed).random(n_cells + 1)
-    covered = [last >= conformal_threshold(np.delete(scores, i), coverage) for i, last in enumerate(scores)]
+    covered = [
+        last >= conformal_threshold(np.delete(scores, i), coverage)
+        for i, last in enumerate(scores)
+    ]
     assert coverage - 1e-9 <= np.mean(covered) < coverage + 1 / (n_cells + 1) + 1e-9
 
 
@@ -179,7 +218,9 @@ def test_held_out_probabilities_are_those_of_the_right_labels(toy, train):
     soft = model.predict(indices=cells, soft=True).to_numpy()
     truth = [model.labels.index(label) for label in toy.obs["kind"].iloc[cells]]
     expected = soft[np.arange(len(cells)), truth]
-    np.testing.assert_allclose(np.sort(model.training_.held_out_probabilities[0]), np.sort(expected), atol=1e-5)
+    np.testing.assert_allclose(
+        np.sort(model.training_.held_out_probabilities[0]), np.sort(expected), atol=1e-5
+    )
 
 
 def test_not_calibrated(toy, train, toy_query):
@@ -188,8 +229,15 @@ def test_not_calibrated(toy, train, toy_query):
 
 
 @pytest.mark.slow
-def test_no_label_sets_after_a_second_training_with_refit(toy, train, toy_query, caplog, tmp_path):
-    once = {"max_epochs": 2, "batch_size": 16, "accelerator": "cpu", "enable_progress_bar": False}
+def test_no_label_sets_after_a_second_training_with_refit(
+    toy, train, toy_query, caplog, tmp_path
+):
+    once = {
+        "max_epochs": 2,
+        "batch_size": 16,
+        "accelerator": "cpu",
+        "enable_progress_bar": False,
+    }
     model = train(toy)
     model.save(tmp_path / "model")
     model = tosica.TOSICA.load(tmp_path / "model", adata=toy, accelerator="cpu")
@@ -197,7 +245,9 @@ def test_no_label_sets_after_a_second_training_with_refit(toy, train, toy_query,
     with caplog.at_level("WARNING", logger="tosica"):
         model.train(**once)
     assert "the held-out cells were trained on in an earlier training" in caplog.text
-    with pytest.raises(ValueError, match=r"make a new model of a reference .* train it once"):
+    with pytest.raises(
+        ValueError, match=r"make a new model of a reference .* train it once"
+    ):
         model.predict_set(toy_query, coverage=0.5)
     kept = train(toy, refit=False)
     kept.train(**once, refit=False)

@@ -20,7 +20,11 @@ SOURCE = ROOT / "src" / "tosica"
 # A package may import from those with the same or a lower number. Modules at the root of tosica
 # that are not named here are helpers that only import one another.
 UPWARDS = "gs onto|data|pp io linear module|hub|model|get tl ondisk|pl|_report datasets _demo|tosica|cli"
-LEVELS = {name: level for level, names in enumerate(UPWARDS.split("|"), 1) for name in names.split()}
+LEVELS = {
+    name: level
+    for level, names in enumerate(UPWARDS.split("|"), 1)
+    for name in names.split()
+}
 HELPERS = 0
 
 BRITISH = re.compile(
@@ -118,7 +122,9 @@ def test_the_graph_is_that_of_the_package() -> None:
     assert len(GRAPH) > 80
     assert "tosica.model" in GRAPH["tosica"]
     assert sum(len(imported) for imported in GRAPH.values()) > 200
-    assert set(LEVELS) <= {module.split(".")[min(1, module.count("."))] for module in MODULES}
+    assert set(LEVELS) <= {
+        module.split(".")[min(1, module.count("."))] for module in MODULES
+    }
 
 
 def test_nothing_is_imported_from_above() -> None:
@@ -141,11 +147,14 @@ def test_there_are_no_import_cycles() -> None:
 # --------------------------------------------------------------------------- markers
 
 
-def test_tests_that_need_the_developers_data_say_so(request: pytest.FixtureRequest) -> None:
+def test_tests_that_need_the_developers_data_say_so(
+    request: pytest.FixtureRequest,
+) -> None:
     found = {
         item.nodeid.partition("[")[0]
         for item in request.session.items
-        if "shared" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("data")
+        if "shared" in getattr(item, "fixturenames", ())
+        and not item.get_closest_marker("data")
     }
     assert found == set()
 
@@ -161,7 +170,9 @@ def test_files_named_on_a_page_exist(page: str) -> None:
         name
         for name in named
         if not name.startswith("..")
-        and not any((folder / name).exists() for folder in (ROOT, SOURCE, ROOT / "docs"))
+        and not any(
+            (folder / name).exists() for folder in (ROOT, SOURCE, ROOT / "docs")
+        )
         and not list((ROOT / ".github").rglob(name))
     }
     assert missing == set()

@@ -12,7 +12,20 @@ if TYPE_CHECKING:
     from tosica._report import report
     from tosica.model import TOSICA
 
-__all__ = ["TOSICA", "datasets", "get", "gs", "io", "model", "onto", "pl", "pp", "report", "settings", "tl"]
+__all__ = [
+    "TOSICA",
+    "datasets",
+    "get",
+    "gs",
+    "io",
+    "model",
+    "onto",
+    "pl",
+    "pp",
+    "report",
+    "settings",
+    "tl",
+]
 
 # Torch and scanpy take seconds to import, so that each package is imported when it is first used.
 # What is no package of its own is listed with the module that it is from.

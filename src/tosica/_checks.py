@@ -79,7 +79,9 @@ class Constraint:
 
 def _is(*types: type) -> Callable[[Any], bool]:
     # A bool is a whole number to Python.
-    return lambda value: isinstance(value, types) and (bool in types or not isinstance(value, bool))
+    return lambda value: (
+        isinstance(value, types) and (bool in types or not isinstance(value, bool))
+    )
 
 
 def InstanceOf(words: str, *classes: type, optional: bool = False) -> Constraint:
@@ -92,23 +94,39 @@ def InstanceOf(words: str, *classes: type, optional: bool = False) -> Constraint
 def Integer(*, least: int = 1, optional: bool = False) -> Constraint:
     """Take a whole number of at least ``least``."""
     words, refused = f"a whole number of at least {least}", (least - 1,)
-    return Constraint(words, _is(Integral), lambda value: value >= least, least, refused, optional)
+    return Constraint(
+        words, _is(Integral), lambda value: value >= least, least, refused, optional
+    )
 
 
 def Number(
-    *, least: float = -inf, above: float = -inf, most: float = inf, below: float = inf, optional: bool = False
+    *,
+    least: float = -inf,
+    above: float = -inf,
+    most: float = inf,
+    below: float = inf,
+    optional: bool = False,
 ) -> Constraint:
     """Take a finite number of at least ``least``, above ``above``, at most ``most``, below ``below``."""
     bounds = {"at least": least, "above": above, "at most": most, "below": below}
-    words = " and ".join(f"{name} {bound:g}" for name, bound in bounds.items() if isfinite(bound))
-    is_inside: Callable[[Any], bool] = lambda x: isfinite(x) and least <= x <= most and above < x < below  # noqa: E731
+    words = " and ".join(
+        f"{name} {bound:g}" for name, bound in bounds.items() if isfinite(bound)
+    )
+
+    def is_inside(value: Any) -> bool:
+        return isfinite(value) and least <= value <= most and above < value < below
+
     wanted = f"a finite number, {words}" if words else "a finite number"
-    right = next(value for value in (0.5, 1, least, most, above + 0.1) if is_inside(value))
+    right = next(
+        value for value in (0.5, 1, least, most, above + 0.1) if is_inside(value)
+    )
     refused = (nan, inf, *filter(isfinite, (above, below, least - 1, most + 1)))
     return Constraint(wanted, _is(Real), is_inside, right, refused, optional)
 
 
-def Fraction(*, zero: bool = True, one: bool = True, optional: bool = False) -> Constraint:
+def Fraction(
+    *, zero: bool = True, one: bool = True, optional: bool = False
+) -> Constraint:
     """Take a number from 0 to 1; ``zero`` and ``one`` say whether these may be."""
     lower, upper = "least" if zero else "above", "most" if one else "below"
     return Number(**{lower: 0, upper: 1}, optional=optional)  # type: ignore[arg-type]
@@ -116,7 +134,9 @@ def Fraction(*, zero: bool = True, one: bool = True, optional: bool = False) -> 
 
 def Flag(*, optional: bool = False) -> Constraint:
     """Take ``True`` or ``False``."""
-    return Constraint("True or False", _is(bool, np.bool_), right=True, optional=optional)
+    return Constraint(
+        "True or False", _is(bool, np.bool_), right=True, optional=optional
+    )
 
 
 def String(*, optional: bool = False) -> Constraint:
@@ -126,21 +146,40 @@ def String(*, optional: bool = False) -> Constraint:
 
 def FileKey(*, optional: bool = False) -> Constraint:
     """Take a string that can be a key of an AnnData in memory and in a file, as ``key_added``."""
-    words, refused = "a name that a file can hold, without a slash", ("", "a/b", ".", "a\0b")
-    return Constraint(words, _is(str), lambda name: is_file_key(name) and "/" not in name, "a", refused, optional)
+    words, refused = (
+        "a name that a file can hold, without a slash",
+        ("", "a/b", ".", "a\0b"),
+    )
+    return Constraint(
+        words,
+        _is(str),
+        lambda name: is_file_key(name) and "/" not in name,
+        "a",
+        refused,
+        optional,
+    )
 
 
 def FilePath(*, optional: bool = False) -> Constraint:
     """Take a path, as a string or ``pathlib.Path``."""
     words = "a path, as a string or pathlib.Path"
-    return Constraint(words, _is(str, os.PathLike), os.fspath, refused=("",), optional=optional)
+    return Constraint(
+        words, _is(str, os.PathLike), os.fspath, refused=("",), optional=optional
+    )
 
 
 def OneOf(*options: str, optional: bool = False) -> Constraint:
     """Take one of several strings."""
     *most, last = map(repr, options)
     words = f"{', '.join(most)} or {last}" if most else last
-    return Constraint(words, _is(str), lambda value: value in options, options[0], ("nonsense",), optional)
+    return Constraint(
+        words,
+        _is(str),
+        lambda value: value in options,
+        options[0],
+        ("nonsense",),
+        optional,
+    )
 
 
 def Names(*, optional: bool = False) -> Constraint:
@@ -158,21 +197,32 @@ def Names(*, optional: bool = False) -> Constraint:
     return Constraint("a string or a list of strings", has_type, optional=optional)
 
 
-def Either(*, first: Constraint, second: Constraint, optional: bool = False) -> Constraint:
+def Either(
+    *, first: Constraint, second: Constraint, optional: bool = False
+) -> Constraint:
     """Take what one of two constraints takes, as ``Either(first=OneOf("auto"), second=Fraction())``."""
     options = (first, second)
-    is_valid: Callable[[Any], bool] = lambda v: any(o.has_type(v) and o.is_valid(v) for o in options)  # noqa: E731
+
+    def is_valid(value: Any) -> bool:
+        return any(
+            option.has_type(value) and option.is_valid(value) for option in options
+        )
+
     return Constraint(
         f"{first.wanted} or {second.wanted}",
         lambda value: any(option.has_type(value) for option in options),
         is_valid,
         first.right,
-        tuple(value for value in (*first.refused, *second.refused) if not is_valid(value)),
+        tuple(
+            value for value in (*first.refused, *second.refused) if not is_valid(value)
+        ),
         optional,
     )
 
 
-def CellData(*, mudata: bool = False, optional: bool = False, cure: str = "") -> Constraint:
+def CellData(
+    *, mudata: bool = False, optional: bool = False, cure: str = ""
+) -> Constraint:
     """Take an AnnData or, with ``mudata``, a MuData; ``cure`` says what to do with a MuData else."""
 
     def advice(value: Any) -> str:
@@ -180,12 +230,24 @@ def CellData(*, mudata: bool = False, optional: bool = False, cure: str = "") ->
             modality = next(iter(value.mod), "rna")
             return f": {cure or f'pass one modality of it, as in mdata[{modality!r}]'}"
         if isinstance(value, str | os.PathLike):
-            return f": read the file before, as in anndata.read_h5ad({os.fspath(value)!r})"
+            return (
+                f": read the file before, as in anndata.read_h5ad({os.fspath(value)!r})"
+            )
         is_array = hasattr(value, "shape")
-        return ": make one by anndata.AnnData(...), with cells as rows and genes as columns" if is_array else ""
+        return (
+            ": make one by anndata.AnnData(...), with cells as rows and genes as columns"
+            if is_array
+            else ""
+        )
 
-    words, types = ("an AnnData or a MuData", (AnnData, MuData)) if mudata else ("an AnnData", (AnnData,))
-    return Constraint(words, _is(*types), right=AnnData, optional=optional, advice=advice)
+    words, types = (
+        ("an AnnData or a MuData", (AnnData, MuData))
+        if mudata
+        else ("an AnnData", (AnnData,))
+    )
+    return Constraint(
+        words, _is(*types), right=AnnData, optional=optional, advice=advice
+    )
 
 
 ANNDATA, ANY_CELLS, TEXT = CellData(), CellData(mudata=True), String()
@@ -200,14 +262,27 @@ _OF_ANNOTATION: dict[str, Constraint] = {
     "int": Integer(),
     "str": TEXT,
     **dict.fromkeys(("str | Path", "str | os.PathLike[str]"), FilePath()),
-    **dict.fromkeys(("str | Sequence[str]", "str | Iterable[str]", "Iterable[str]", "Collection[str]"), Names()),
+    **dict.fromkeys(
+        (
+            "str | Sequence[str]",
+            "str | Iterable[str]",
+            "Iterable[str]",
+            "Collection[str]",
+        ),
+        Names(),
+    ),
     "AnnData": ANNDATA,
     "AnnData | MuData": ANY_CELLS,
 }
-_OF_ANNOTATION |= {f"{name} | None": replace(each, optional=True) for name, each in _OF_ANNOTATION.items()}
+_OF_ANNOTATION |= {
+    f"{name} | None": replace(each, optional=True)
+    for name, each in _OF_ANNOTATION.items()
+}
 
 
-def validate_params(**constraints: Constraint) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+def validate_params(
+    **constraints: Constraint,
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Check the arguments of a function against a constraint for each, in the function's order.
 
     Defaults are not checked. Put it under ``@classmethod`` and ``@staticmethod``.
@@ -222,9 +297,18 @@ def validate_params(**constraints: Constraint) -> Callable[[Callable[_P, _R]], C
         signature = inspect.signature(function)
         unknown = constraints.keys() - signature.parameters.keys()
         if unknown:
-            raise TypeError(f"{function.__qualname__} has no parameters {sorted(unknown)}.")
-        kinds = {each.name: _OF_ANNOTATION.get(each.annotation) for each in signature.parameters.values()}
-        rules = {name: rule for name, rule in (kinds | constraints).items() if rule is not None}
+            raise TypeError(
+                f"{function.__qualname__} has no parameters {sorted(unknown)}."
+            )
+        kinds = {
+            each.name: _OF_ANNOTATION.get(each.annotation)
+            for each in signature.parameters.values()
+        }
+        rules = {
+            name: rule
+            for name, rule in (kinds | constraints).items()
+            if rule is not None
+        }
         CONSTRAINTS[f"{function.__module__}.{function.__qualname__}"] = rules
 
         @functools.wraps(function)
@@ -254,7 +338,9 @@ OTHER_HABITS = {
 }
 
 
-def refuse_unknown(function: Callable[..., Any], given: Mapping[str, Any], *known: str) -> None:
+def refuse_unknown(
+    function: Callable[..., Any], given: Mapping[str, Any], *known: str
+) -> None:
     """Raise a ``TypeError`` for keyword arguments that a function does not know.
 
     Parameters
@@ -269,7 +355,9 @@ def refuse_unknown(function: Callable[..., Any], given: Mapping[str, Any], *know
     unknown = [name for name in given if name not in known]
     if unknown:
         names = dict.fromkeys((*inspect.signature(function).parameters, *known))
-        hint = did_you_mean(unknown[0], [n for n in names if n not in ("self", "cls", "kwargs")])
+        hint = did_you_mean(
+            unknown[0], [n for n in names if n not in ("self", "cls", "kwargs")]
+        )
         hint = f"; {OTHER_HABITS[unknown[0]]}." if unknown[0] in OTHER_HABITS else hint
         raise TypeError(f"{function.__name__} has no parameter {unknown[0]!r}{hint}")
 

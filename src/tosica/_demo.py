@@ -46,7 +46,12 @@ def run_demo(out: Path, *, seed: int = 0) -> tuple[pd.DataFrame, str]:
     scaled = sc.datasets.pbmc68k_reduced()
     adata = scaled.raw.to_adata()
     adata.uns[f"{_LABELS}_colors"] = scaled.uns[f"{_LABELS}_colors"]
-    parts = train_test_split(np.arange(adata.n_obs), test_size=0.3, stratify=adata.obs[_LABELS], random_state=seed)
+    parts = train_test_split(
+        np.arange(adata.n_obs),
+        test_size=0.3,
+        stratify=adata.obs[_LABELS],
+        random_state=seed,
+    )
     reference, query = (adata[np.sort(cells)].copy() for cells in parts)
     scvi.settings.seed = seed
 
@@ -69,8 +74,15 @@ def run_demo(out: Path, *, seed: int = 0) -> tuple[pd.DataFrame, str]:
         pd.DataFrame(columns=["accuracy", "macro-F1", "seconds"], dtype=float),
     )
     predicted = query.obs["tosica_prediction"].astype(str), linear_labels
-    for name, labels, took in zip(("tosica", "logistic regression"), predicted, (seconds, linear_seconds), strict=True):
-        macro_f1 = f1_score(truth, labels, labels=sorted(set(truth)), average="macro", zero_division=0)
+    for name, labels, took in zip(
+        ("tosica", "logistic regression"),
+        predicted,
+        (seconds, linear_seconds),
+        strict=True,
+    ):
+        macro_f1 = f1_score(
+            truth, labels, labels=sorted(set(truth)), average="macro", zero_division=0
+        )
         table.loc[name] = accuracy_score(truth, labels), macro_f1, took
     told = get.explain(query, n_genes=4).drop(columns="pval_adj").rename_axis(None)
     told.columns = ["genes that add most", "gene set with the most evidence"]
@@ -94,4 +106,12 @@ def _write(query: AnnData, out: Path) -> list[Path]:
     table, page = out / "annotated.h5ad", out / "report.html"
     with replace_file(table) as temporary, as_os_error():
         query.write_h5ad(temporary)
-    return [table, report(query, page, labels_key=_LABELS, title="700 PBMCs: the 210 that were not in training")]
+    return [
+        table,
+        report(
+            query,
+            page,
+            labels_key=_LABELS,
+            title="700 PBMCs: the 210 that were not in training",
+        ),
+    ]

@@ -31,7 +31,11 @@ def cache_folder() -> Path:
 def find_model(path: str | Path) -> Path:
     """Find the folder of a model: the path, or a model inside the package, such as ``"blood"``."""
     inside = _BUNDLED / path
-    return inside if len(Path(path).parts) == 1 and inside.is_dir() and not Path(path).exists() else Path(path)
+    return (
+        inside
+        if len(Path(path).parts) == 1 and inside.is_dir() and not Path(path).exists()
+        else Path(path)
+    )
 
 
 def download(url: str, target: Path) -> None:
@@ -78,7 +82,9 @@ def new_in_cache(path: Path) -> Iterator[Path]:
 def check_folder(path: Path) -> None:
     """Raise a ``FileNotFoundError`` if there is no folder to write a file to."""
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"the folder {str(path.parent)!r} does not exist: create it first.")
+        raise FileNotFoundError(
+            f"the folder {str(path.parent)!r} does not exist: create it first."
+        )
 
 
 def check_output(path: Path, *, overwrite: bool) -> None:
@@ -95,9 +101,13 @@ def check_output(path: Path, *, overwrite: bool) -> None:
     """
     check_folder(path)
     if not os.access(path.parent, os.W_OK):
-        raise PermissionError(f"the folder {str(path.parent)!r} is read-only: choose another one.")
+        raise PermissionError(
+            f"the folder {str(path.parent)!r} is read-only: choose another one."
+        )
     if path.exists() and not overwrite:
-        raise FileExistsError(f"{str(path)!r} exists: pass overwrite=True to replace it, or give another output.")
+        raise FileExistsError(
+            f"{str(path)!r} exists: pass overwrite=True to replace it, or give another output."
+        )
 
 
 @contextmanager
@@ -154,7 +164,9 @@ def explain_hdf5(error: object) -> str:
 @contextmanager
 def temporary_folder(folder: Path) -> Iterator[Path]:
     """Make a folder inside of ``folder``, and remove it at the end."""
-    with TemporaryDirectory(prefix=_START, suffix=_END, dir=folder, ignore_cleanup_errors=True) as name:
+    with TemporaryDirectory(
+        prefix=_START, suffix=_END, dir=folder, ignore_cleanup_errors=True
+    ) as name:
         yield Path(name)
 
 

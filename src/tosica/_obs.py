@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pandas as pd
 
-from tosica._checks import ANY_CELLS, TEXT, Names, as_names, did_you_mean, is_file_key, list_names, only_known
+from tosica._checks import (
+    ANY_CELLS,
+    TEXT,
+    Names,
+    as_names,
+    did_you_mean,
+    is_file_key,
+    list_names,
+    only_known,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,7 +36,9 @@ HETEROGENEOUS: Final = "Heterogeneous"
 ATTRIBUTION: Final = "tosica_attribution"
 
 
-def read_groups(adata: AnnData, groupby: str, *, name: str = "groupby", allow_missing: bool = False) -> pd.Categorical:
+def read_groups(
+    adata: AnnData, groupby: str, *, name: str = "groupby", allow_missing: bool = False
+) -> pd.Categorical:
     """Read the groups of cells from a column of obs.
 
     Parameters
@@ -60,7 +71,9 @@ def read_groups(adata: AnnData, groupby: str, *, name: str = "groupby", allow_mi
     TEXT.check(name, groupby)
     column = _column(adata, groupby)
     if not isinstance(adata.obs, pd.DataFrame):
-        raise TypeError("adata was opened without reading it: call adata.to_memory() first.")
+        raise TypeError(
+            "adata was opened without reading it: call adata.to_memory() first."
+        )
     if adata.n_obs == 0:
         raise ValueError("adata has no cells.")
     where = f"adata.obs[{groupby!r}]"
@@ -69,7 +82,11 @@ def read_groups(adata: AnnData, groupby: str, *, name: str = "groupby", allow_mi
 
 
 def as_groups(
-    column: pd.Series, where: str, *, remedy: str = "give them a group", allow_missing: bool = False
+    column: pd.Series,
+    where: str,
+    *,
+    remedy: str = "give them a group",
+    allow_missing: bool = False,
 ) -> pd.Categorical:
     """Make groups of cells from one value a cell, as :func:`read_groups` does.
 
@@ -91,18 +108,30 @@ def as_groups(
     """
     n_missing = int(column.isna().sum())
     if n_missing and not allow_missing:
-        raise ValueError(f"{where} is missing (NaN) in {n_missing} of {len(column)} cells: {remedy}.")
-    is_text = pd.api.types.is_string_dtype(column.dtype) or pd.api.types.is_object_dtype(column.dtype)
-    is_discrete = pd.api.types.is_bool_dtype(column.dtype) or pd.api.types.is_integer_dtype(column.dtype)
+        raise ValueError(
+            f"{where} is missing (NaN) in {n_missing} of {len(column)} cells: {remedy}."
+        )
+    is_text = pd.api.types.is_string_dtype(
+        column.dtype
+    ) or pd.api.types.is_object_dtype(column.dtype)
+    is_discrete = pd.api.types.is_bool_dtype(
+        column.dtype
+    ) or pd.api.types.is_integer_dtype(column.dtype)
     if not (is_text or is_discrete or isinstance(column.dtype, pd.CategoricalDtype)):
-        raise TypeError(f"{where} holds {column.dtype} values, not groups: make groups of them, as by pandas.cut.")
+        raise TypeError(
+            f"{where} holds {column.dtype} values, not groups: make groups of them, as by pandas.cut."
+        )
     try:
         categorical = pd.Categorical(column).remove_unused_categories()
     except TypeError as error:
-        raise TypeError(f"{where} holds values that cannot name a group ({error}): use strings.") from error
+        raise TypeError(
+            f"{where} holds values that cannot name a group ({error}): use strings."
+        ) from error
     names = [str(name) for name in categorical.categories]
     if len(set(names)) < len(names):
-        raise ValueError(f"{where} holds groups that are written alike, such as 1 and '1': use {where}.astype(str).")
+        raise ValueError(
+            f"{where} holds groups that are written alike, such as 1 and '1': use {where}.astype(str)."
+        )
     categories = pd.CategoricalDtype(names)
     return pd.Categorical.from_codes(np.asarray(categorical.codes), dtype=categories)
 
@@ -111,7 +140,9 @@ def one_column(obs: Any, column: str) -> None:
     """Refuse two columns of one name, as a join may leave them."""
     if sum(name == column for name in obs.columns) > 1:
         cure = "adata.obs = adata.obs.loc[:, ~adata.obs.columns.duplicated()]"
-        raise ValueError(f"adata.obs has several columns {column!r}: rename or drop all but one, as by {cure}.")
+        raise ValueError(
+            f"adata.obs has several columns {column!r}: rename or drop all but one, as by {cure}."
+        )
 
 
 def _column(adata: AnnData | MuData, name: str) -> pd.Series:
@@ -140,7 +171,9 @@ def read_numbers(adata: AnnData | MuData, column: str) -> NDArray[np.float64]:
     """
     numbers = _column(adata, column)
     if not pd.api.types.is_numeric_dtype(numbers.dtype) or numbers.dtype == bool:
-        raise TypeError(f"adata.obs[{column!r}] holds {numbers.dtype} values instead of numbers.")
+        raise TypeError(
+            f"adata.obs[{column!r}] holds {numbers.dtype} values instead of numbers."
+        )
     return numbers.to_numpy(dtype=np.float64, na_value=np.nan)
 
 
@@ -176,7 +209,11 @@ def file_columns(labels: Sequence[str], where: str) -> list[str]:
     """
     columns = [label.replace("/", "|") for label in labels]
     pairs = list(zip(labels, columns, strict=True))
-    wrong = [label for label, c in pairs if not is_file_key(c) or c == "_index" or columns.count(c) > 1]
+    wrong = [
+        label
+        for label, c in pairs
+        if not is_file_key(c) or c == "_index" or columns.count(c) > 1
+    ]
     if wrong:
         raise ValueError(
             f"{where} has labels that cannot each be a column of a file, in which a slash becomes a bar "
@@ -188,7 +225,9 @@ def file_columns(labels: Sequence[str], where: str) -> list[str]:
 # --------------------------------------------------------------------------- annotations
 
 
-def read_attribution(adata: AnnData | MuData, key: str, *, of: str = "") -> Mapping[str, Any]:
+def read_attribution(
+    adata: AnnData | MuData, key: str, *, of: str = ""
+) -> Mapping[str, Any]:
     """Read what :func:`tosica.tl.attribute` wrote to ``uns``.
 
     Parameters
@@ -212,7 +251,11 @@ def read_attribution(adata: AnnData | MuData, key: str, *, of: str = "") -> Mapp
     ANY_CELLS.check("adata", adata)
     TEXT.check("key", key)
     record = adata.uns.get(key)
-    if not isinstance(record, Mapping) or "evidence" not in record or (of and key not in adata.layers):
+    if (
+        not isinstance(record, Mapping)
+        or "evidence" not in record
+        or (of and key not in adata.layers)
+    ):
         where, asked = ("layers", f", {of}=True") if of else ("uns", "")
         raise KeyError(
             f"adata.{where}[{key!r}] holds no contributions: call tosica.tl.attribute(adata, model{asked}) first."
@@ -226,7 +269,9 @@ def read_attribution(adata: AnnData | MuData, key: str, *, of: str = "") -> Mapp
     return record
 
 
-def find_gene_sets(wanted: str | Iterable[str], known: Sequence[str], where: str) -> list[str]:
+def find_gene_sets(
+    wanted: str | Iterable[str], known: Sequence[str], where: str
+) -> list[str]:
     """List the gene sets that the caller asks for, each once, and check that they exist.
 
     Parameters
@@ -250,12 +295,16 @@ def find_gene_sets(wanted: str | Iterable[str], known: Sequence[str], where: str
     Names().check("gene_sets", wanted)
     names = list(dict.fromkeys(as_names(wanted)))
     if not names:
-        raise ValueError("gene_sets is empty: name at least one gene set, or leave it out.")
+        raise ValueError(
+            "gene_sets is empty: name at least one gene set, or leave it out."
+        )
     exists = set(known)
     for name in names:
         if name not in exists:
             advice = did_you_mean(name, known)
-            raise KeyError(f"There is no gene set {name!r} among the {len(known)} of {where}{advice}")
+            raise KeyError(
+                f"There is no gene set {name!r} among the {len(known)} of {where}{advice}"
+            )
     return names
 
 
@@ -286,7 +335,11 @@ def read_attention(adata: AnnData, key: str) -> tuple[NDArray[np.floating], list
     TEXT.check("key", key)
     embedding_key = f"X_{key}"
     record = adata.uns.get(key)
-    if embedding_key not in adata.obsm or not isinstance(record, Mapping) or "gene_sets" not in record:
+    if (
+        embedding_key not in adata.obsm
+        or not isinstance(record, Mapping)
+        or "gene_sets" not in record
+    ):
         raise KeyError(
             f"adata has no .obsm[{embedding_key!r}], or no names of its columns in .uns[{key!r}]['gene_sets'], which "
             f"anndata.concat drops unless uns_merge='same': run {_call_for(key)}, "
@@ -315,7 +368,11 @@ def _call_for(key: str) -> str:
 def _other_keys(adata: AnnData) -> str:
     """Point to an annotation under another key."""
     for name, value in adata.uns.items():
-        if isinstance(value, Mapping) and "gene_sets" in value and f"X_{name}" in adata.obsm:
+        if (
+            isinstance(value, Mapping)
+            and "gene_sets" in value
+            and f"X_{name}" in adata.obsm
+        ):
             return f", or pass key={name!r}, which is there"
     return ""
 
@@ -335,8 +392,16 @@ def default_palette(n_colors: int) -> list[str]:
     from matplotlib import rcParams
     from matplotlib.colors import to_hex
 
-    palettes, cycle = sc.pl.palettes, rcParams["axes.prop_cycle"].by_key().get("color", [])
-    for palette in (list(map(to_hex, cycle)), palettes.default_20, palettes.default_28, palettes.default_102):
+    palettes, cycle = (
+        sc.pl.palettes,
+        rcParams["axes.prop_cycle"].by_key().get("color", []),
+    )
+    for palette in (
+        list(map(to_hex, cycle)),
+        palettes.default_20,
+        palettes.default_28,
+        palettes.default_102,
+    ):
         if n_colors <= len(palette):
             return list(palette[:n_colors])
     return ["#808080"] * n_colors

@@ -63,7 +63,9 @@ def thread_pool(device: torch.device | None = None) -> Iterator[None]:
         _blas_users.add(user)
     torch.set_num_threads(1)
     try:
-        with ThreadPoolExecutor(before, "tosica", initializer=torch.set_num_threads, initargs=(1,)) as executor:
+        with ThreadPoolExecutor(
+            before, "tosica", initializer=torch.set_num_threads, initargs=(1,)
+        ) as executor:
             _pool.executor, _pool.n_threads = executor, before
             yield
     finally:
@@ -89,7 +91,9 @@ def keep_torch_threads() -> Iterator[None]:
             torch.set_num_threads(before)
 
 
-def thread_map(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+def thread_map(
+    function: Callable[[Item], Result], items: Iterable[Item]
+) -> Iterator[Result]:
     """Call a function on each item, on the threads of :func:`thread_pool`.
 
     Without a pool, or with one thread, the calls are made one after the other. Gradients, inference
@@ -112,10 +116,18 @@ def thread_map(function: Callable[[Item], Result], items: Iterable[Item]) -> Ite
         return
     grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     # A worker has none of these from its caller.
-    precisions = [(kind, torch.get_autocast_dtype(kind)) for kind in _KINDS if torch.is_autocast_enabled(kind)]
+    precisions = [
+        (kind, torch.get_autocast_dtype(kind))
+        for kind in _KINDS
+        if torch.is_autocast_enabled(kind)
+    ]
 
     def call(item: Item) -> Result:
-        with torch.inference_mode(inference), torch.set_grad_enabled(grad), ExitStack() as stack:
+        with (
+            torch.inference_mode(inference),
+            torch.set_grad_enabled(grad),
+            ExitStack() as stack,
+        ):
             for kind, dtype in precisions:
                 stack.enter_context(torch.autocast(kind, dtype))
             return function(item)

@@ -25,7 +25,10 @@ logger = logging.getLogger("tosica")
 query_logger = logging.getLogger("tosica.query")
 
 _PACKAGE = str(Path(__file__).parent)
-_LEVELS = {name.lower(): getattr(logging, name) for name in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
+_LEVELS = {
+    name.lower(): getattr(logging, name)
+    for name in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+}
 
 
 class Settings:
@@ -70,7 +73,9 @@ class Settings:
     @verbosity.setter
     def verbosity(self, level: int | str) -> None:
         if isinstance(level, bool) or not isinstance(level, int | str):
-            raise TypeError(f"verbosity must be the name of a level, such as 'info', or its number, not {level!r:.60}.")
+            raise TypeError(
+                f"verbosity must be the name of a level, such as 'info', or its number, not {level!r:.60}."
+            )
         known = ", ".join(f"{name!r} ({number})" for name, number in _LEVELS.items())
         number = _LEVELS.get(level.lower()) if isinstance(level, str) else level
         # The numbers of scanpy, 0 to 4, would say everything instead of nothing.
@@ -139,7 +144,9 @@ def format_thousands(number: int) -> str:
 
 def count(n: int, noun: str = "") -> str:
     """Write a number with thin spaces between thousands, and its noun."""
-    return f"{int(n):,}".replace(",", "\u202f") + (f" {noun}{'' if n == 1 else 's'}" if noun else "")
+    return f"{int(n):,}".replace(",", "\u202f") + (
+        f" {noun}{'' if n == 1 else 's'}" if noun else ""
+    )
 
 
 def percent(share: float) -> str:
@@ -180,7 +187,9 @@ def warn_user(message: str | Warning) -> None:
     while frame is not None:
         frames.append(frame.f_code.co_filename.startswith(_PACKAGE))
         frame = frame.f_back
-    warnings.warn(message, TosicaWarning, stacklevel=len(frames) - frames[::-1].index(True) + 1)
+    warnings.warn(
+        message, TosicaWarning, stacklevel=len(frames) - frames[::-1].index(True) + 1
+    )
 
 
 @contextmanager
@@ -207,7 +216,9 @@ def quiet_libraries() -> Iterator[None]:
     names = ("lightning", "lightning.pytorch", "lightning.fabric") if is_quiet else ()
     with warnings.catch_warnings(), only_warnings(*map(logging.getLogger, names)):
         # Lightning's copy of torch's pytree calls what newer torch deprecates.
-        warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
+        warnings.filterwarnings(
+            "ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning
+        )
         yield
 
 
@@ -262,7 +273,11 @@ class Progress:
             return
         if not is_watched():
             while not self._ended.is_set():
-                share = f": {self.n / max(self.total, 1):.0%}" if self.total is not None else ""
+                share = (
+                    f": {self.n / max(self.total, 1):.0%}"
+                    if self.total is not None
+                    else ""
+                )
                 clock = tqdm.format_interval(time.time() - self._start)
                 logger.info("%s%s after %s", self.text, share, clock)
                 self._ended.wait(INTERVAL_LOG)
@@ -271,7 +286,9 @@ class Progress:
         from tqdm.auto import tqdm as auto
 
         layout = "{desc}{elapsed}" if self.total is None else None
-        with auto(total=self.total, unit=f" {self.unit}", bar_format=layout, file=sys.stderr) as bar:
+        with auto(
+            total=self.total, unit=f" {self.unit}", bar_format=layout, file=sys.stderr
+        ) as bar:
             bar.start_t = self._start
             is_last = False
             while not is_last:
@@ -281,7 +298,9 @@ class Progress:
 
 
 @contextmanager
-def progress(total: int | None, text: str, *, unit: str = "cells", enabled: bool = True) -> Iterator[Progress]:
+def progress(
+    total: int | None, text: str, *, unit: str = "cells", enabled: bool = True
+) -> Iterator[Progress]:
     """Show a progress bar while a step takes longer than two seconds.
 
     In the log of a job, where stderr is neither a terminal nor that of a notebook, a line a minute

@@ -30,7 +30,9 @@ class GroupMoments:
     variance: NDArray[np.float64]
     """Around the group's mean, divided by its number of cells, shape ``(n_groups, n_vars)``."""
 
-    def reference_weights(self, group: int, reference: Reference) -> NDArray[np.float64]:
+    def reference_weights(
+        self, group: int, reference: Reference
+    ) -> NDArray[np.float64]:
         """Weight of each group in what one group is compared with, shape ``(n_groups,)``.
 
         Parameters
@@ -41,12 +43,16 @@ class GroupMoments:
             ``"rest"``: all other cells. A number: the cells of the group at this position.
         """
         positions = np.arange(len(self.n_cells))
-        chosen = positions == reference if isinstance(reference, int) else positions != group
+        chosen = (
+            positions == reference if isinstance(reference, int) else positions != group
+        )
         return np.where(chosen, self.n_cells, 0).astype(float)
 
     def reference_mean(self, group: int, reference: Reference) -> NDArray[np.float64]:
         """Mean of what one group is compared with, shape ``(n_vars,)``."""
-        return np.average(self.mean, axis=0, weights=self.reference_weights(group, reference))
+        return np.average(
+            self.mean, axis=0, weights=self.reference_weights(group, reference)
+        )
 
 
 def group_moments(values: NDArray[np.floating], groups: pd.Categorical) -> GroupMoments:
@@ -66,7 +72,9 @@ def group_moments(values: NDArray[np.floating], groups: pd.Categorical) -> Group
     return GroupMoments(np.bincount(codes, minlength=n_groups), mean, variance)
 
 
-def standardized_difference(moments: GroupMoments, group: int, reference: Reference = "rest") -> NDArray[np.float64]:
+def standardized_difference(
+    moments: GroupMoments, group: int, reference: Reference = "rest"
+) -> NDArray[np.float64]:
     """Difference between a group's mean and its reference's, in standard deviations (Cohen's d).
 
     The deviation is that of the cells of both sides, each around the mean of its side; the
@@ -100,7 +108,10 @@ def standardized_difference(moments: GroupMoments, group: int, reference: Refere
 
 
 def moderated_t(
-    difference: NDArray[np.float64], variance: NDArray[np.float64], df: float, scale: float
+    difference: NDArray[np.float64],
+    variance: NDArray[np.float64],
+    df: float,
+    scale: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Test differences of means with moderated variances (Smyth, 2004).
 
@@ -161,7 +172,11 @@ def _trigamma_inverse(value: float) -> float:
         return low
     if value <= polygamma(1, high):
         return high
-    return float(np.exp(brentq(lambda x: polygamma(1, np.exp(x)) - value, np.log(low), np.log(high))))
+    return float(
+        np.exp(
+            brentq(lambda x: polygamma(1, np.exp(x)) - value, np.log(low), np.log(high))
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -175,7 +190,11 @@ class SampleMeans:
 
 
 def sample_means(
-    values: NDArray[np.floating], codes: NDArray[np.integer], names: list[str], rows: NDArray[np.bool_], min_cells: int
+    values: NDArray[np.floating],
+    codes: NDArray[np.integer],
+    names: list[str],
+    rows: NDArray[np.bool_],
+    min_cells: int,
 ) -> SampleMeans:
     """Average the chosen cells of each sample that has at least ``min_cells`` of them.
 
@@ -194,8 +213,13 @@ def sample_means(
     """
     sizes = np.bincount(codes[rows], minlength=len(names))
     kept = [code for code in range(len(names)) if sizes[code] >= max(min_cells, 1)]
-    means = [values[rows & (codes == code)].mean(axis=0, dtype=np.float64) for code in kept]
-    return SampleMeans([names[code] for code in kept], np.array(means).reshape(len(kept), values.shape[1]))
+    means = [
+        values[rows & (codes == code)].mean(axis=0, dtype=np.float64) for code in kept
+    ]
+    return SampleMeans(
+        [names[code] for code in kept],
+        np.array(means).reshape(len(kept), values.shape[1]),
+    )
 
 
 def compare_samples(
@@ -232,11 +256,15 @@ def compare_samples(
     return np.where(undefined, 0.0, scores), np.where(undefined, 1.0, pvals)
 
 
-def _paired(differences: NDArray[np.float64], method: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _paired(
+    differences: NDArray[np.float64], method: str
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     n = len(differences)
     mean, variance = differences.mean(axis=0), differences.var(axis=0, ddof=1)
     if method == "wilcoxon":
-        result = stats.wilcoxon(differences, axis=0, method="auto", zero_method="zsplit")
+        result = stats.wilcoxon(
+            differences, axis=0, method="auto", zero_method="zsplit"
+        )
         return _signed_z(result.pvalue, mean), np.asarray(result.pvalue)
     if method == "t-test":
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -265,7 +293,9 @@ def _unpaired(
     return moderated_t(difference, pooled, df, 1 / n + 1 / m)
 
 
-def _signed_z(pvals: NDArray[np.float64], difference: NDArray[np.float64]) -> NDArray[np.float64]:
+def _signed_z(
+    pvals: NDArray[np.float64], difference: NDArray[np.float64]
+) -> NDArray[np.float64]:
     return stats.norm.isf(np.asarray(pvals) / 2) * np.sign(difference)
 
 
@@ -273,7 +303,12 @@ def _signed_z(pvals: NDArray[np.float64], difference: NDArray[np.float64]) -> ND
 
 
 def fit_temperature(
-    logits: ArrayLike, labels: ArrayLike, *, expected: float | None = None, spread: float = 0.1, max_factor: float = 5.0
+    logits: ArrayLike,
+    labels: ArrayLike,
+    *,
+    expected: float | None = None,
+    spread: float = 0.1,
+    max_factor: float = 5.0,
 ) -> float:
     """Fit the temperature at which ``softmax(logits / temperature)`` is calibrated.
 
@@ -317,13 +352,17 @@ def fit_temperature(
     cells = np.arange(len(codes))
 
     def loss(log_temperature: float) -> float:
-        value = float(-log_softmax(logits / np.exp(log_temperature), axis=1)[cells, codes].sum())
+        value = float(
+            -log_softmax(logits / np.exp(log_temperature), axis=1)[cells, codes].sum()
+        )
         if expected is not None:
             value += ((log_temperature - np.log(expected)) / spread) ** 2 / 2
         return value
 
     middle, width = np.log(expected or 1), np.log(max_factor)
-    best = minimize_scalar(loss, bounds=(middle - width, middle + width), method="bounded")
+    best = minimize_scalar(
+        loss, bounds=(middle - width, middle + width), method="bounded"
+    )
     return float(np.exp(best.x))
 
 

@@ -86,7 +86,9 @@ def import_client() -> Any:
     try:
         import huggingface_hub
     except ImportError as error:
-        raise ModuleNotFoundError("huggingface_hub is not installed: pip install 'tosica[hub]'.") from error
+        raise ModuleNotFoundError(
+            "huggingface_hub is not installed: pip install 'tosica[hub]'."
+        ) from error
     return huggingface_hub
 
 
@@ -121,7 +123,9 @@ def push(
     """
     load = f'tosica.TOSICA.from_hub("{repo_id}")  # pip install "tosica[hub]"'
     card = make_card(model, load=load, **about)
-    api = import_client().HfApi(token=token, library_name="tosica", library_version=version("tosica"))
+    api = import_client().HfApi(
+        token=token, library_name="tosica", library_version=version("tosica")
+    )
     with TemporaryDirectory() as folder:
         model.save(folder, overwrite=True)
         (Path(folder) / _FILES[1]).write_text(card, encoding="utf-8", newline="\n")
@@ -132,7 +136,8 @@ def push(
             repo_id=repo_id,
             folder_path=folder,
             allow_patterns=_FILES,
-            commit_message=commit_message or f"Upload version {about.get('version') or model.fingerprint}",
+            commit_message=commit_message
+            or f"Upload version {about.get('version') or model.fingerprint}",
             revision=revision,
             create_pr=create_pr,
         )
@@ -141,7 +146,13 @@ def push(
     return address
 
 
-def pull(repo_id: str, *, revision: str | None, cache_dir: str | Path | None, token: str | None) -> Path:
+def pull(
+    repo_id: str,
+    *,
+    revision: str | None,
+    cache_dir: str | Path | None,
+    token: str | None,
+) -> Path:
     """Download a model and its card, and nothing else that the repository holds.
 
     Parameters
@@ -197,18 +208,35 @@ def make_card(
     Markdown with metadata in YAML in front. Names and texts of users are escaped.
     """
     model._check_trained()
-    tissues = [one_line(name) for name in ([tissue] if isinstance(tissue, str) else tissue)]
+    tissues = [
+        one_line(name) for name in ([tissue] if isinstance(tissue, str) else tissue)
+    ]
     if not organism:
         # That of the gene sets, if they agree on one.
-        known = {str(modality.mask["organism"]) for modality in model.modalities} - {"unknown", ""}
+        known = {str(modality.mask["organism"]) for modality in model.modalities} - {
+            "unknown",
+            "",
+        }
         organism = known.pop() if len(known) == 1 else ""
     organism = one_line(organism)
     metadata = import_client().ModelCardData(
         library_name="tosica",
         license=license.lower(),
-        tags=[*_TAGS, *([organism] if organism else []), *(f"tissue:{name}" for name in tissues)],
+        tags=[
+            *_TAGS,
+            *([organism] if organism else []),
+            *(f"tissue:{name}" for name in tissues),
+        ],
     )
-    facts = _facts(model, {"tissue": ", ".join(tissues), "organism": organism, "license": license, **others})
+    facts = _facts(
+        model,
+        {
+            "tissue": ", ".join(tissues),
+            "organism": organism,
+            "license": license,
+            **others,
+        },
+    )
     labels, scores = _labels_and_scores(model)
     return _PAGE.format(
         metadata=metadata.to_yaml(),
@@ -233,12 +261,21 @@ def escape(text: str) -> str:
     """Escape a text for one line of Markdown, with its web addresses as links."""
     parts = _ADDRESS.split(one_line(text))
     # Every second part is an address, which needs no escapes in angle brackets.
-    return "".join(f"<{part}>" if i % 2 else _MARKUP.sub(r"\\\1", part) for i, part in enumerate(parts))
+    return "".join(
+        f"<{part}>" if i % 2 else _MARKUP.sub(r"\\\1", part)
+        for i, part in enumerate(parts)
+    )
 
 
 def _table(columns: dict[str, Sequence[str]]) -> str:
     """Write columns as a table, and escape what is in them."""
-    rows = zip(*([escape(name), "---", *map(escape, values)] for name, values in columns.items()), strict=True)
+    rows = zip(
+        *(
+            [escape(name), "---", *map(escape, values)]
+            for name, values in columns.items()
+        ),
+        strict=True,
+    )
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -246,22 +283,34 @@ def _facts(model: BaseModelClass, said: dict[str, str | None]) -> dict[str, str]
     """First table: what it is about, and its value."""
     counts = model.training_.label_counts
     batch_key = model.registry_["setup_args"].get("batch_key")
-    batches = model.get_state_registry(REGISTRY_KEYS.BATCH_KEY).get("categorical_mapping", ()) if batch_key else ()
+    batches = (
+        model.get_state_registry(REGISTRY_KEYS.BATCH_KEY).get("categorical_mapping", ())
+        if batch_key
+        else ()
+    )
     facts = {
         "Tissue": said["tissue"],
         "Organism": said["organism"],
         "Labels": str(len(model.labels)),
         "Cells": format_thousands(sum(counts.values())) if counts else "not known",
-        f"Batches ({one_line(batch_key or 'such as donors')})": str(len(batches)) if batch_key else None,
+        f"Batches ({one_line(batch_key or 'such as donors')})": str(len(batches))
+        if batch_key
+        else None,
     }
     for modality in model.modalities:
         of = f" of {modality.name}" if modality.name else ""
-        facts[f"Genes{of}"] = f"{format_thousands(len(modality.genes))}, {modality.kind.describe(modality.scale)}"
+        facts[f"Genes{of}"] = (
+            f"{format_thousands(len(modality.genes))}, {modality.kind.describe(modality.scale)}"
+        )
         facts[f"Gene sets{of}"] = modality.describe_tokens()
     adaptation = model.training_.adaptation
     if adaptation is not None and adaptation.n_rounds:
         facts["Learnt from"] = str(adaptation)
-    facts |= {"Version": said.get("version"), "Fingerprint": model.fingerprint, "License": said["license"]}
+    facts |= {
+        "Version": said.get("version"),
+        "Fingerprint": model.fingerprint,
+        "License": said["license"],
+    }
     doi = (said.get("doi") or "").removeprefix("https://doi.org/")
     optional = {
         "Reference data": said.get("citation"),
@@ -278,26 +327,45 @@ def _certificate(model: BaseModelClass) -> str:
     found = model.training_.certificate
     if found is None:
         return ""
-    table = _table({"": [one.replace("_", " ") for one in found], " ": [f"{value:.4g}" for value in found.values()]})
+    table = _table(
+        {
+            "": [one.replace("_", " ") for one in found],
+            " ": [f"{value:.4g}" for value in found.values()],
+        }
+    )
     return f"\n## Certificate\n\nBy `tosica.tl.certify`, on the reference and two halves of it:\n\n{table}\n"
 
 
 def _labels_and_scores(model: BaseModelClass) -> tuple[dict[str, Sequence[str]], str]:
     """Table of the labels, and a sentence on the cells that were held out before the refit."""
-    counts, terms, codes = model.training_.label_counts or {}, model.ontology_term_ids_, model.training_.held_out_codes
+    counts, terms, codes = (
+        model.training_.label_counts or {},
+        model.ontology_term_ids_,
+        model.training_.held_out_codes,
+    )
     columns: dict[str, Sequence[str]] = {"Label": model.labels}
     if terms:
         columns["Ontology term"] = [terms.get(name, "") for name in model.labels]
     if counts:
-        columns["Cells"] = [format_thousands(counts.get(name, 0)) for name in model.labels]
+        columns["Cells"] = [
+            format_thousands(counts.get(name, 0)) for name in model.labels
+        ]
     if codes is None or not codes.shape[1]:
         return columns, "None are kept in this model."
     known = np.arange(len(model.labels))
-    _, recall, f1, sizes = precision_recall_fscore_support(*codes, labels=known, zero_division=0.0)
+    _, recall, f1, sizes = precision_recall_fscore_support(
+        *codes, labels=known, zero_division=0.0
+    )
     columns["Held-out cells"] = [format_thousands(int(size)) for size in sizes]
     for name, values in (("Recall", recall), ("F1", f1)):
-        columns[name] = [f"{x:.3f}" if n else "" for x, n in zip(values, sizes, strict=True)]
-    after = " Afterwards the model was trained on these cells, too." if model.training_.refitted else ""
+        columns[name] = [
+            f"{x:.3f}" if n else "" for x, n in zip(values, sizes, strict=True)
+        ]
+    after = (
+        " Afterwards the model was trained on these cells, too."
+        if model.training_.refitted
+        else ""
+    )
     return columns, (
         f"Accuracy {(codes[0] == codes[1]).mean():.3f} and macro-F1 {f1[sizes > 0].mean():.3f} on "
         f"{format_thousands(codes.shape[1])} cells that were held out of training.{after} They are a "

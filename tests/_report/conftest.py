@@ -63,7 +63,9 @@ class Page(HTMLParser):
 
     def table(self, start):
         """Rows of the first table whose caption begins so."""
-        found = next(i for i, caption in enumerate(self.captions) if caption.startswith(start))
+        found = next(
+            i for i, caption in enumerate(self.captions) if caption.startswith(start)
+        )
         return self.tables[found][1:]
 
     def attributes(self, tag):
@@ -91,7 +93,11 @@ def read(tmp_path):
 
     def write_and_read(adata, *, model=None, **arguments):
         if model is not None:
-            raw = {name: value for name, value in arguments.items() if name in ("layer", "use_raw", "key")}
+            raw = {
+                name: value
+                for name, value in arguments.items()
+                if name in ("layer", "use_raw", "key")
+            }
             tosica.tl.attribute(adata, model, **raw)
         path = tosica.report(adata, tmp_path / "report.html", **arguments)
         return Page(path.read_text(encoding="utf-8"))

@@ -20,8 +20,19 @@ import tosica
 pytestmark = pytest.mark.slow
 
 _FLAGS = (
-    *("--headless=new", "--no-sandbox", "--disable-gpu", "--enable-unsafe-swiftshader", "--hide-scrollbars"),
-    *("--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-sync"),
+    *(
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--enable-unsafe-swiftshader",
+        "--hide-scrollbars",
+    ),
+    *(
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-sync",
+    ),
     *("--disable-component-update", "--remote-debugging-pipe"),
 )
 _PATIENCE = 60
@@ -59,7 +70,14 @@ class Browser:
         self._from, answers = os.pipe()
         # The browser reads commands from the descriptor 3, and answers on 4.
         self._process = subprocess.Popen(
-            ["bash", "-c", f'exec "$0" "$@" 3<&{commands} 4>&{answers}', program, *_FLAGS, f"--user-data-dir={folder}"],
+            [
+                "bash",
+                "-c",
+                f'exec "$0" "$@" 3<&{commands} 4>&{answers}',
+                program,
+                *_FLAGS,
+                f"--user-data-dir={folder}",
+            ],
             pass_fds=(commands, answers),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -71,26 +89,40 @@ class Browser:
         self._session = {"sessionId": attached["sessionId"]}
         for domain in ("Page", "Network", "Runtime"):
             self.call(f"{domain}.enable")
-        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        metrics = {
+            "width": width,
+            "height": 900,
+            "deviceScaleFactor": 1,
+            "mobile": width < 500,
+        }
         self.call("Emulation.setDeviceMetricsOverride", **metrics)
 
     def call(self, method, **params):
         """Call a method of the protocol, and note what happens meanwhile."""
-        message = {"id": next(self._numbers), "method": method, "params": params, **self._session}
+        message = {
+            "id": next(self._numbers),
+            "method": method,
+            "params": params,
+            **self._session,
+        }
         os.write(self._to, json.dumps(message).encode() + b"\0")
         while True:
             answer = self._read()
             if answer.get("method") == "Network.requestWillBeSent":
                 self.requests.append(answer["params"]["request"]["url"])
             if answer.get("method") == "Runtime.exceptionThrown":
-                self.errors.append(json.dumps(answer["params"]["exceptionDetails"])[:500])
+                self.errors.append(
+                    json.dumps(answer["params"]["exceptionDetails"])[:500]
+                )
             if answer.get("id") == message["id"]:
                 assert "error" not in answer, answer
                 return answer["result"]
 
     def _read(self):
         while b"\0" not in self._unread:
-            assert select.select([self._from], [], [], _PATIENCE)[0], "the browser does not answer"
+            assert select.select([self._from], [], [], _PATIENCE)[0], (
+                "the browser does not answer"
+            )
             part = os.read(self._from, 2**20)
             assert part, "the browser ended"
             self._unread += part
@@ -99,7 +131,9 @@ class Browser:
 
     def run(self, code):
         """Value of an expression in the page, waited for if it is a promise."""
-        answer = self.call("Runtime.evaluate", expression=code, awaitPromise=True, returnByValue=True)
+        answer = self.call(
+            "Runtime.evaluate", expression=code, awaitPromise=True, returnByValue=True
+        )
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
@@ -115,7 +149,13 @@ class Browser:
         """Press a key and let it go."""
         for _ in range(times):
             for kind in ("keyDown", "keyUp"):
-                self.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, text=text)
+                self.call(
+                    "Input.dispatchKeyEvent",
+                    type=kind,
+                    key=key,
+                    windowsVirtualKeyCode=code,
+                    text=text,
+                )
 
     def close(self):
         """End the browser."""
@@ -128,7 +168,16 @@ class Browser:
 @pytest.fixture
 def browse(tmp_path):
     """Write a report, open it, and wait until its map is drawn."""
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+    program = next(
+        filter(
+            None,
+            map(
+                shutil.which,
+                ("chromium", "chromium-browser", "google-chrome", "chrome"),
+            ),
+        ),
+        None,
+    )
     if program is None:
         pytest.skip("needs Chromium")
     opened = []
@@ -147,7 +196,9 @@ def browse(tmp_path):
 
 def test_pointer_filters_and_search(query, browse):
     label = "<b>T&\"cells</b> <img src='https://example.org/x'>"
-    query.obs["tosica_prediction"] = query.obs["tosica_prediction"].cat.rename_categories({"a": label})
+    query.obs["tosica_prediction"] = query.obs[
+        "tosica_prediction"
+    ].cat.rename_categories({"a": label})
     query.obs_names = [f"<i>{name}</i>" for name in query.obs_names]
     probability = np.linspace(0.3, 0.99, 60)
     query.obs["tosica_probability"] = probability
@@ -162,10 +213,14 @@ def test_pointer_filters_and_search(query, browse):
     shown = browser.wait(_TOOLTIPS)
     assert shown.startswith(f"{first}\n{query.obs['tosica_prediction'].iloc[cell]}\n")
     assert f"probability {probability[cell]:.3f}" in shown
-    assert f"novelty p-value {query.obs['tosica_novelty_pvalue'].iloc[cell]:.4f}" in shown
+    assert (
+        f"novelty p-value {query.obs['tosica_novelty_pvalue'].iloc[cell]:.4f}" in shown
+    )
 
     def wait_for(n):
-        browser.wait(f"document.getElementById('map-status').textContent === '{n} of 60 cells are shown.'")
+        browser.wait(
+            f"document.getElementById('map-status').textContent === '{n} of 60 cells are shown.'"
+        )
 
     browser.run("document.querySelector('#label-filter input').click()")
     wait_for(60 - query.obs["tosica_prediction"].value_counts().max())
@@ -182,30 +237,46 @@ def test_pointer_filters_and_search(query, browse):
         browser.press(letter, ord(letter.upper()), letter)
     browser.press("Enter", 13, "\r")
     browser.wait("document.querySelectorAll('#found tbody tr').length === 1")
-    assert browser.run("document.querySelector('#found th[scope=row]').textContent") == ("<i>cell59</i>")
+    assert browser.run(
+        "document.querySelector('#found th[scope=row]').textContent"
+    ) == ("<i>cell59</i>")
     browser.run("""{const by = document.getElementById('colour-by');
                     by.value = 'sample'; by.dispatchEvent(new Event('change'))}""")
-    browser.wait("Bokeh.documents[0].roots()[0].renderers[0].glyph.fill_color.field === 'sample'")
+    browser.wait(
+        "Bokeh.documents[0].roots()[0].renderers[0].glyph.fill_color.field === 'sample'"
+    )
     assert browser.run("!document.querySelector('[data-legend=sample]').hidden")
-    assert [url for url in browser.requests if not url.startswith(("file:", "data:", "about:"))] == []
+    assert [
+        url
+        for url in browser.requests
+        if not url.startswith(("file:", "data:", "about:"))
+    ] == []
     assert browser.errors == []
 
 
 def test_a_phone(query, browse):
     """No part is wider than the window, and a tap lists a cell."""
     names = {"a": "a type with a rather long name, as they are in large references"}
-    query.obs["tosica_prediction"] = query.obs["tosica_prediction"].cat.rename_categories(names)
+    query.obs["tosica_prediction"] = query.obs[
+        "tosica_prediction"
+    ].cat.rename_categories(names)
     browser = browse(390, query, labels_key="kind")
     browser.run("document.querySelectorAll('details').forEach((e) => {e.open = true})")
     assert browser.run("document.documentElement.scrollWidth") == 390
     browser.run(_TO_MAP)
     x, y = browser.run(_FIRST_CELL)
-    browser.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
+    browser.call(
+        "Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}]
+    )
     browser.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
-    name = browser.wait("document.querySelector('#found:not([hidden]) th[scope=row]')?.textContent")
+    name = browser.wait(
+        "document.querySelector('#found:not([hidden]) th[scope=row]')?.textContent"
+    )
     assert name == browser.run("tosicaMap.name(0)")
     status = browser.run("document.getElementById('find-status').textContent")
-    assert status.startswith(f"{name}: {query.obs.loc[name, 'tosica_prediction']}, probability ")
+    assert status.startswith(
+        f"{name}: {query.obs.loc[name, 'tosica_prediction']}, probability "
+    )
 
 
 def test_the_keyboard_reaches_every_control(query, toy_model, browse):
@@ -214,9 +285,18 @@ def test_the_keyboard_reaches_every_control(query, toy_model, browse):
     reached = []
     while not reached or reached[-1] != "body":
         browser.press("Tab", 9)
-        reached.append(browser.run("(e => e.id || e.localName)(document.activeElement)"))
+        reached.append(
+            browser.run("(e => e.id || e.localName)(document.activeElement)")
+        )
     assert reached[0] == "a"
-    controls = ["colour-by", "least", "name-labels", "all-labels", "no-labels", "find-text"]
+    controls = [
+        "colour-by",
+        "least",
+        "name-labels",
+        "all-labels",
+        "no-labels",
+        "find-text",
+    ]
     assert [name for name in reached if name in controls] == controls
     assert reached.count("summary") == 3
     browser.run("document.querySelectorAll('details').forEach((e) => {e.open = true})")
@@ -229,16 +309,25 @@ def test_many_cells(tmp_path, browse):
     labels = [f"type {i}" for i in range(20)]
     obs = pd.DataFrame(
         {
-            "tosica_prediction": pd.Categorical.from_codes(rng.integers(0, 20, n), labels),
+            "tosica_prediction": pd.Categorical.from_codes(
+                rng.integers(0, 20, n), labels
+            ),
             "tosica_probability": rng.random(n),
             "tosica_novelty": rng.normal(size=n),
             "tosica_novelty_pvalue": rng.random(n),
         },
         index=[f"{''.join(row)}-{i % 8}" for i, row in enumerate(letters)],
     )
-    adata = AnnData(obs=obs, obsm={"X_umap": rng.random((n, 2)), "X_tosica": rng.random((n, 4))})
-    adata.uns["tosica"] = {"gene_sets": np.array(list("abcd")), "labels": np.array(labels)}
+    adata = AnnData(
+        obs=obs, obsm={"X_umap": rng.random((n, 2)), "X_tosica": rng.random((n, 4))}
+    )
+    adata.uns["tosica"] = {
+        "gene_sets": np.array(list("abcd")),
+        "labels": np.array(labels),
+    }
     browser = browse(1280, adata)
     assert (tmp_path / "report.html").stat().st_size < 5_000_000
     # About 2 s on two cores without a graphics card; much more on a busy machine.
-    assert browser.run("performance.getEntriesByName('map-drawn')[0].startTime") < 30_000
+    assert (
+        browser.run("performance.getEntriesByName('map-drawn')[0].startTime") < 30_000
+    )

@@ -21,11 +21,26 @@ HOSTILE = {
 @pytest.fixture
 def full(query, toy_model, read):
     """A page with every section filled."""
-    return read(query, model=toy_model, labels_key="kind", sample_key="donor", markers={"a": ["G0"]})
+    return read(
+        query,
+        model=toy_model,
+        labels_key="kind",
+        sample_key="donor",
+        markers={"a": ["G0"]},
+    )
 
 
 def test_nothing_is_loaded(full):
-    loads = {"src", "srcset", "data", "action", "poster", "background", "ping", "formaction"}
+    loads = {
+        "src",
+        "srcset",
+        "data",
+        "action",
+        "poster",
+        "background",
+        "ping",
+        "formaction",
+    }
     for tag, attributes in full.elements:
         assert not loads & set(attributes), (tag, attributes)
         address = attributes.get("href")
@@ -46,11 +61,26 @@ def test_elements_are_nested_and_named(full):
     assert full.badly_nested == []
     ids = [attributes["id"] for _, attributes in full.elements if "id" in attributes]
     assert max(Counter(ids).values()) == 1
-    sections = ["summary", "composition", "confidence", "novelty", "map-section", "types", "doubt", "methods"]
+    sections = [
+        "summary",
+        "composition",
+        "confidence",
+        "novelty",
+        "map-section",
+        "types",
+        "doubt",
+        "methods",
+    ]
     assert [each["id"] for each in full.attributes("section")] == sections
-    assert len(re.findall(r"</h2><p class=\"quiet\">[^<]{20,}[.;]", full.source)) == len(sections)
+    assert len(
+        re.findall(r"</h2><p class=\"quiet\">[^<]{20,}[.;]", full.source)
+    ) == len(sections)
     for tag, attributes in full.elements:
-        pointed = [attributes[name] for name in ("aria-labelledby", "for") if name in attributes]
+        pointed = [
+            attributes[name]
+            for name in ("aria-labelledby", "for")
+            if name in attributes
+        ]
         if tag == "a" and attributes["href"].startswith("#"):
             pointed.append(attributes["href"][1:])
         assert set(pointed) <= set(ids)
@@ -66,12 +96,16 @@ def test_elements_are_nested_and_named(full):
     named = {each.get("for") for each in full.attributes("label")}
     for attributes in controls:
         written = re.escape(str(attributes.get("value") or attributes.get("id")))
-        assert attributes.get("id") in named or re.search(rf'<label[^>]*><input [^>]*"{written}"', full.source)
+        assert attributes.get("id") in named or re.search(
+            rf'<label[^>]*><input [^>]*"{written}"', full.source
+        )
 
 
 def test_hostile_names_are_text(query, read):
     n_scripts = len(read(query).scripts)
-    query.obs["tosica_prediction"] = query.obs["tosica_prediction"].cat.rename_categories(HOSTILE)
+    query.obs["tosica_prediction"] = query.obs[
+        "tosica_prediction"
+    ].cat.rename_categories(HOSTILE)
     query.obs["donor"] = query.obs["donor"].cat.rename_categories({"d1": "<i>d1</i>"})
     query.obs_names = [f"<u>{name}</u>'\"&" for name in query.obs_names]
     query.var_names = [f"<s>{name}</s>" for name in query.var_names]
@@ -84,7 +118,9 @@ def test_hostile_names_are_text(query, read):
     for text in ("<h1>&amp;", "<i>d1</i>", "<s>G0</s>", *HOSTILE.values()):
         assert text in page.text
     # In the data of the map, nothing can end the script.
-    assert not set("<>&") & set(page.source.partition('id="map-data">')[2].partition("</script>")[0])
+    assert not set("<>&") & set(
+        page.source.partition('id="map-data">')[2].partition("</script>")[0]
+    )
 
 
 def test_names_of_all_cells_are_in_the_page(query, read):
@@ -98,7 +134,9 @@ def test_names_of_all_cells_are_in_the_page(query, read):
                 yield from arrays(inner)
 
     found = list(arrays(read(query).map_data["doc"]))
-    [names] = [bytes(array).decode().split("\n") for array in found if array.dtype == np.uint8]
+    [names] = [
+        bytes(array).decode().split("\n") for array in found if array.dtype == np.uint8
+    ]
     assert sorted(names) == sorted(query.obs_names)
     codes = query.obs["tosica_prediction"].cat.codes
     assert any(np.array_equal(array, codes[names]) for array in found)
@@ -111,12 +149,16 @@ def luminance(color: str) -> float:
 
 
 def test_text_has_enough_contrast():
-    css = (Path(tosica.__file__).parent / "_report" / "page.css").read_text(encoding="utf-8")
+    css = (Path(tosica.__file__).parent / "_report" / "page.css").read_text(
+        encoding="utf-8"
+    )
     # The first two are the light scheme and the dark one.
     for block in re.findall(r":root \{(.*?)\}", css, flags=re.DOTALL)[:2]:
         found = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
         assert len(found) == 9
         for text in ("text", "quiet", "link", "warn"):
             for page in ("page", "soft", "warn-soft"):
-                bright, dark = sorted((luminance(found[text]), luminance(found[page])), reverse=True)
+                bright, dark = sorted(
+                    (luminance(found[text]), luminance(found[page])), reverse=True
+                )
                 assert (bright + 0.05) / (dark + 0.05) >= 4.5, (text, page)

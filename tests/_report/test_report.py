@@ -42,7 +42,11 @@ def test_a_failure_leaves_the_old_page(query, tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-REFUSED = {"report.pdf": ValueError, "none/report.html": FileNotFoundError, "folder.html": IsADirectoryError}
+REFUSED = {
+    "report.pdf": ValueError,
+    "none/report.html": FileNotFoundError,
+    "folder.html": IsADirectoryError,
+}
 
 
 @pytest.mark.parametrize(("path", "error"), REFUSED.items())
@@ -56,13 +60,17 @@ def test_where_no_page_can_be(query, tmp_path, path, error):
 
 
 def test_numbers_are_those_of_the_annotation(query, read):
-    query.obs["tosica_probability"] = np.where(np.arange(60) < 3, 0.3, 0.9).astype(np.float32)
+    query.obs["tosica_probability"] = np.where(np.arange(60) < 3, 0.3, 0.9).astype(
+        np.float32
+    )
     query.obs["known"] = query.obs["kind"].astype(object)
     query.obs.loc[query.obs_names[:10], "known"] = np.nan
     page = read(query, labels_key="known", sample_key="donor", title="Lung")
     assert "<title>Lung</title>" in page.source
     predicted = query.obs["tosica_prediction"]
-    assert {row[0]: int(row[1]) for row in page.table("Cells of each label")} == dict(predicted.value_counts())
+    assert {row[0]: int(row[1]) for row in page.table("Cells of each label")} == dict(
+        predicted.value_counts()
+    )
     assert "Probability below 0.55 %3 cells" in page.text.replace("\u00a0", " ")
     low = {row[0]: int(row[4]) for row in page.table("Probability of the best label")}
     assert low == predicted.iloc[:3].value_counts().to_dict()
@@ -70,13 +78,17 @@ def test_numbers_are_those_of_the_annotation(query, read):
     assert sum(new) == (query.obs["tosica_novelty_pvalue"] <= 0.05).sum()
     by_sample = page.table("Share of each label in the samples")
     assert [(row[0], row[1]) for row in by_sample] == [("d1", "30"), ("d2", "30")]
-    confused = [[int(n) for n in row[1:]] for row in page.table("Cells of each label in adata")]
+    confused = [
+        [int(n) for n in row[1:]] for row in page.table("Cells of each label in adata")
+    ]
     assert confused == pd.crosstab(query.obs["known"], predicted).to_numpy().tolist()
     assert "of the 50 cells with a label of the model" in page.text
     verdicts = {row[0]: row[3] for row in page.table("Verdict")}
     for label, row in pd.crosstab(query.obs["known"], predicted).iterrows():
         missed, n = row.sum() - row[label], row.sum()
-        assert (f"{missed} of {n} cells known as this have another label" in verdicts[label]) == (missed > 0.1 * n)
+        assert (
+            f"{missed} of {n} cells known as this have another label" in verdicts[label]
+        ) == (missed > 0.1 * n)
     for color in ("#aa0000", "#00bb00", "#0000cc"):
         assert f'class="swatch" style="background:{color}"' in page.source
 
@@ -89,7 +101,9 @@ def test_methods_and_checks(query, toy_model, read):
     for row in tosica.tl.check(fewer).to_dict("records"):
         for part in ("finding", "reason", "advice"):
             assert re.sub(r"\s", " ", row[part]) in page.text
-    paragraph = page.text.partition("what this page was made with.")[2].partition("To cite")[0]
+    paragraph = page.text.partition("what this page was made with.")[2].partition(
+        "To cite"
+    )[0]
     assert toy_model.fingerprint in paragraph
     assert "By the expression of 30 genes, the model tells 3 labels apart" in paragraph
     assert "its tokens are 4 gene sets and 1 module of co-expressed genes." in paragraph
@@ -107,7 +121,10 @@ def test_what_is_not_there_is_said(query, read):
     del query.obs["tosica_novelty"], query.obs["tosica_novelty_pvalue"]
     page = read(query, labels_key="cluster")
     absent = "samples (sample_key), known markers (markers), what tells each label (tosica.tl.attribute), novelty"
-    assert f"Not on this page, because tosica.report was not given it: {absent}" in page.text
+    assert (
+        f"Not on this page, because tosica.report was not given it: {absent}"
+        in page.text
+    )
     assert {row[2] for row in page.table("Verdict")} == {"reliable"}
     assert "the agreement cannot be measured" in page.text
     assert "The annotation has no novelty scores" in page.text
@@ -125,25 +142,39 @@ def test_what_is_not_there_is_said(query, read):
 
 
 def test_genes_and_gene_sets_are_those_of_attribute(query, toy_model, read):
-    nothing = "The data hold nothing that explains these labels: call tosica.tl.attribute"
+    nothing = (
+        "The data hold nothing that explains these labels: call tosica.tl.attribute"
+    )
     assert nothing in read(query).text
     tosica.tl.attribute(query, toy_model)
     record = query.uns["tosica_attribution"]
     record["evidence"] = record["evidence"][record["evidence"]["group"] != "b"]
     stored = read(query)
-    assert "The contributions are those that tosica.tl.attribute wrote to the data." in stored.text
+    assert (
+        "The contributions are those that tosica.tl.attribute wrote to the data."
+        in stored.text
+    )
     assert "Next label: " in stored.text
     gene_sets = tosica.get.gene_sets_df(query)
     told = {row[0]: row[1:] for row in stored.table("What tells each label")}
-    for label, genes in tosica.get.genes_df(query, n_genes=10).groupby("group", observed=True):
+    for label, genes in tosica.get.genes_df(query, n_genes=10).groupby(
+        "group", observed=True
+    ):
         less = np.where(genes["expression"] < 0, " (expressed less)", "")
         written = [f"{value:.2f}" for value in genes["contribution"]]
         rows = stored.table(f"Genes that tell {label}")
-        assert [row[:2] for row in rows] == [list(pair) for pair in zip(genes["gene"] + less, written, strict=True)]
+        assert [row[:2] for row in rows] == [
+            list(pair) for pair in zip(genes["gene"] + less, written, strict=True)
+        ]
         sets = gene_sets[gene_sets["group"] == label]["gene_set"].to_list()
-        assert told[label][:2] == [", ".join((genes["gene"] + less)[:5]), sets[0] if sets else "none"]
+        assert told[label][:2] == [
+            ", ".join((genes["gene"] + less)[:5]),
+            sets[0] if sets else "none",
+        ]
         if sets:
-            assert [row[0] for row in stored.table(f"Gene sets with evidence in {label}")] == sets
+            assert [
+                row[0] for row in stored.table(f"Gene sets with evidence in {label}")
+            ] == sets
         else:
             sentence = f"Told by {', '.join((genes['gene'] + less)[:3])}; no gene set has evidence."
             assert sentence in stored.text
@@ -156,14 +187,25 @@ def test_genes_and_gene_sets_are_those_of_attribute(query, toy_model, read):
 @pytest.mark.parametrize("most_dense", [0, 2_000_000])
 def test_markers(query, toy_model, read, monkeypatch, most_dense):
     monkeypatch.setattr("tosica._report._report._MAX_DENSE", most_dense)
-    page = read(query, model=toy_model, markers={"a": ["G0", "G1", "G9", "CD3E"], "b": ["G10"]})
+    page = read(
+        query, model=toy_model, markers={"a": ["G0", "G1", "G9", "CD3E"], "b": ["G10"]}
+    )
     rows = page.table("Markers of a in these cells")
     # Genes 0 to 7 are those of the type.
     assert {row[0] for row in rows[:5]} <= {f"G{i}" for i in range(8)}
-    assert {row[0]: row[3] for row in page.table("Genes that tell a")}[rows[0][0]] == "1"
-    assert "2 of 3 known markers are highest in this label. Not in the data: CD3E." in page.text
+    assert {row[0]: row[3] for row in page.table("Genes that tell a")}[
+        rows[0][0]
+    ] == "1"
+    assert (
+        "2 of 3 known markers are highest in this label. Not in the data: CD3E."
+        in page.text
+    )
     rows = page.table("Known markers of a")
-    assert [row[:3] for row in rows] == [["G0", "a", "yes"], ["G1", "a", "yes"], ["G9", "b", "no"]]
+    assert [row[:3] for row in rows] == [
+        ["G0", "a", "yes"],
+        ["G1", "a", "yes"],
+        ["G9", "b", "no"],
+    ]
     assert all(re.fullmatch(r"−?\d+\.\d\d", row[4]) for row in rows)
 
 
@@ -187,15 +229,23 @@ def test_umaps_that_are_none(query, tmp_path, read):
     assert "No map: 3 cells are too few." in page.text
     assert len(page.source) < 100_000
     query.obsm["X_umap"][3] = np.nan
-    with pytest.raises(ValueError, match=r"^adata\.obsm\['X_umap'\] must have two finite columns"):
+    with pytest.raises(
+        ValueError, match=r"^adata\.obsm\['X_umap'\] must have two finite columns"
+    ):
         tosica.report(query, tmp_path / "report.html")
 
 
 def test_a_sample_keeps_rare_labels(query, read):
     query.obs["tosica_prediction"] = np.where(np.isin(np.arange(60), [5, 50]), "b", "a")
     page = read(query, max_cells=20)
-    assert "a random sample of 20 cells of 60, in which rare labels keep their cells" in page.text
-    assert {row[0]: row[1] for row in page.table("Cells of each label")} == {"a": "58", "b": "2"}
+    assert (
+        "a random sample of 20 cells of 60, in which rare labels keep their cells"
+        in page.text
+    )
+    assert {row[0]: row[1] for row in page.table("Cells of each label")} == {
+        "a": "58",
+        "b": "2",
+    }
     assert "<span>b</span><small>2</small>" in page.source
     assert "<span>a</span><small>18</small>" in page.source
 
@@ -211,7 +261,10 @@ def test_another_matrix(query, toy_model, read, tmp_path, values):
     assert "layer= or use_raw=True" in page.text
     if values == "scaled":
         for arguments in ({"layer": "counts"}, {"use_raw": True}):
-            assert "Markers of a in these cells" in read(query, model=toy_model, **arguments).text
+            assert (
+                "Markers of a in these cells"
+                in read(query, model=toy_model, **arguments).text
+            )
         query.layers["scaled"] = query.X
         with pytest.raises(ValueError, match="holds negative values"):
             tosica.report(query, tmp_path / "no.html", layer="scaled")
@@ -219,7 +272,9 @@ def test_another_matrix(query, toy_model, read, tmp_path, values):
 
 def test_another_key(query, toy_model, read):
     toy_model.annotate(query, key_added="lung", enable_progress_bar=False)
-    with pytest.raises(KeyError, match=r"run model\.annotate.*or pass key='tosica', which is there"):
+    with pytest.raises(
+        KeyError, match=r"run model\.annotate.*or pass key='tosica', which is there"
+    ):
         read(query, key="liver")
     assert "under the key 'lung'" in read(query, key="lung", model=toy_model).text
 

@@ -35,10 +35,17 @@ def write_10x_h5(adata, path):
         "features/feature_type": ["Gene Expression"] * 30,
         "features/genome": ["GRCh38"] * 30,
     }
-    numbers = {"data": x.data.astype(np.int32), "indices": x.indices, "indptr": x.indptr, "shape": x.shape[::-1]}
+    numbers = {
+        "data": x.data.astype(np.int32),
+        "indices": x.indices,
+        "indptr": x.indptr,
+        "shape": x.shape[::-1],
+    }
     with h5py.File(path, "w") as file:
         for name, values in (texts | numbers).items():
-            file[f"matrix/{name}"] = np.array(values, dtype="S" if name in texts else None)
+            file[f"matrix/{name}"] = np.array(
+                values, dtype="S" if name in texts else None
+            )
 
 
 @pytest.fixture
@@ -52,14 +59,18 @@ def expected(toy_query, toy_model):
 def assert_same(found, expected):
     assert list(found.columns) == list(expected.columns)
     assert list(found["tosica_prediction"]) == list(expected["tosica_prediction"])
-    np.testing.assert_allclose(found["tosica_probability"], expected["tosica_probability"], rtol=1e-5)
+    np.testing.assert_allclose(
+        found["tosica_probability"], expected["tosica_probability"], rtol=1e-5
+    )
 
 
 # --------------------------------------------------------------------------- annotate
 
 
 @pytest.mark.parametrize("stored", [".h5ad", ".zarr", "csc", "10x.h5", "10x"])
-def test_queries_in_every_format(stored, run, toy_query, model_folder, tmp_path, write, expected):
+def test_queries_in_every_format(
+    stored, run, toy_query, model_folder, tmp_path, write, expected
+):
     query = tmp_path / f"query{stored if stored.startswith('.') else ''}"
     match stored:
         case "csc":
@@ -81,10 +92,23 @@ def test_queries_in_every_format(stored, run, toy_query, model_folder, tmp_path,
         assert_same(found, expected)
 
 
-@pytest.mark.parametrize(("ending", "table_ending"), [(".h5ad", ".tsv"), (".zarr", ".parquet")])
-def test_annotated_copy_and_table(ending, table_ending, run, query, model_folder, tmp_path, expected):
+@pytest.mark.parametrize(
+    ("ending", "table_ending"), [(".h5ad", ".tsv"), (".zarr", ".parquet")]
+)
+def test_annotated_copy_and_table(
+    ending, table_ending, run, query, model_folder, tmp_path, expected
+):
     output, table = tmp_path / f"annotated{ending}", tmp_path / f"labels{table_ending}"
-    arguments = ["annotate", query, "--model", model_folder, "-o", output, "--obs-out", table]
+    arguments = [
+        "annotate",
+        query,
+        "--model",
+        model_folder,
+        "-o",
+        output,
+        "--obs-out",
+        table,
+    ]
     assert run(*arguments) == (0, "", "")
     annotated = ad.read_h5ad(output) if ending == ".h5ad" else ad.read_zarr(output)
     assert_same(annotated.obs, expected)
@@ -97,7 +121,12 @@ def test_annotated_copy_and_table(ending, table_ending, run, query, model_folder
         assert table.read_text().startswith("obs_names\t")
     assert_same(found, expected)
     page = output.with_suffix(".html")
-    assert {path.name for path in tmp_path.iterdir()} == {query.name, output.name, table.name, page.name}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        query.name,
+        output.name,
+        table.name,
+        page.name,
+    }
     assert page.read_text(encoding="utf8").startswith("<!DOCTYPE html>")
     # Nothing is replaced unasked.
     before = table.read_bytes()
@@ -109,34 +138,78 @@ def test_annotated_copy_and_table(ending, table_ending, run, query, model_folder
 
 
 @pytest.mark.parametrize("stored", [".h5ad", "csc"])
-def test_learns_from_the_query_first(stored, run, toy_query, model_folder, toy_model, tmp_path, monkeypatch):
+def test_learns_from_the_query_first(
+    stored, run, toy_query, model_folder, toy_model, tmp_path, monkeypatch
+):
     monkeypatch.setattr(_self_training, "_N_DRAWS", 500)
-    query, output, folder = tmp_path / "query.h5ad", tmp_path / "annotated.h5ad", tmp_path / "adapted"
+    query, output, folder = (
+        tmp_path / "query.h5ad",
+        tmp_path / "annotated.h5ad",
+        tmp_path / "adapted",
+    )
     captured = np.exp(np.random.default_rng(0).normal(0, 1, toy_query.n_vars))
-    toy_query.X = sp.csr_matrix(np.rint(toy_query.X.toarray() * captured).astype(np.float32))
+    toy_query.X = sp.csr_matrix(
+        np.rint(toy_query.X.toarray() * captured).astype(np.float32)
+    )
     if stored == "csc":
         toy_query.X = sp.csc_matrix(toy_query.X)
     toy_query.write_h5ad(query)
-    arguments = ["annotate", query, "--model", model_folder, "-o", output, "--adapt", "--adapted-model", folder]
+    arguments = [
+        "annotate",
+        query,
+        "--model",
+        model_folder,
+        "-o",
+        output,
+        "--adapt",
+        "--adapted-model",
+        folder,
+    ]
     assert run(*arguments, "--no-report").code == 0
     adapted = toy_model.adapt(toy_query)
     annotated = ad.read_h5ad(output)
     assert annotated.uns["tosica"]["adapted"] == str(adapted.training_.adaptation)
-    np.testing.assert_array_equal(annotated.obs["tosica_prediction"].astype(str), adapted.predict(toy_query))
+    np.testing.assert_array_equal(
+        annotated.obs["tosica_prediction"].astype(str), adapted.predict(toy_query)
+    )
     # A later report can be made with it.
-    assert tosica.TOSICA.load(folder).fingerprint == adapted.fingerprint == annotated.uns["tosica"]["model"]
+    assert (
+        tosica.TOSICA.load(folder).fingerprint
+        == adapted.fingerprint
+        == annotated.uns["tosica"]["model"]
+    )
 
 
 def test_a_folder_for_the_adapted_model_needs_adapt(run, query, model_folder, tmp_path):
-    result = run("annotate", query, "--model", model_folder, "--obs-out", tmp_path / "a.csv", "--adapted-model", "b")
+    result = run(
+        "annotate",
+        query,
+        "--model",
+        model_folder,
+        "--obs-out",
+        tmp_path / "a.csv",
+        "--adapted-model",
+        "b",
+    )
     assert result.code == 2
     assert "--adapted-model needs --adapt." in result.err
 
 
 def test_options_are_passed_on(run, query, model_folder, tmp_path, toy_model):
     output = tmp_path / "o.h5ad"
-    options = ["--cutoff", 1, "--probabilities", "--key-added", "mine", "--batch-size", 7, "--no-report"]
-    result = run("annotate", query, "--model", model_folder, "-o", output, *options, "--json")
+    options = [
+        "--cutoff",
+        1,
+        "--probabilities",
+        "--key-added",
+        "mine",
+        "--batch-size",
+        7,
+        "--no-report",
+    ]
+    result = run(
+        "annotate", query, "--model", model_folder, "-o", output, *options, "--json"
+    )
     annotated = ad.read_h5ad(output)
     assert "Unknown" in set(annotated.obs["mine_prediction"])
     assert list(annotated.obsm["mine_probabilities"].columns) == toy_model.labels
@@ -151,30 +224,60 @@ def test_majority_voting(run, toy_query, model_folder, tmp_path):
     toy_query.obs["cluster"] = ["x", "y"] * 30
     toy_query.write_h5ad(tmp_path / "q.h5ad")
     arguments = ["annotate", tmp_path / "q.h5ad", "--model", model_folder]
-    arguments += ["-o", tmp_path / "o.h5ad", "--majority-voting", "--over-clustering", "cluster", "--no-report"]
+    arguments += [
+        "-o",
+        tmp_path / "o.h5ad",
+        "--majority-voting",
+        "--over-clustering",
+        "cluster",
+        "--no-report",
+    ]
     result = run(*arguments, "--min-prop", 0.9, "--json")
     assert json.loads(result.out)["labels"] == {"Heterogeneous": 60}
     voted = ad.read_h5ad(tmp_path / "o.h5ad").obs["tosica_majority_vote"]
     assert set(voted) == {"Heterogeneous"}
 
 
-def test_novelty_lists_the_most_unlike_cluster_first(run, toy_query, toy_model, model_folder, tmp_path):
+def test_novelty_lists_the_most_unlike_cluster_first(
+    run, toy_query, toy_model, model_folder, tmp_path
+):
     toy_query.obs["cluster"] = np.where(toy_query.obs["kind"] == "a", "x", "y")
     toy_query.write_h5ad(tmp_path / "q.h5ad")
     toy_model.annotate(toy_query, key_added="mine")
-    tosica.tl.novelty(toy_query, toy_model, over_clustering="cluster", correct_batch=False, key="mine")
-    expected = toy_query.obs.groupby("cluster", observed=True)["mine_novelty"].median().sort_values(ascending=False)
-    arguments = ["novelty", tmp_path / "q.h5ad", "--model", model_folder, "-o", tmp_path / "o.h5ad", "--same-batch"]
+    tosica.tl.novelty(
+        toy_query, toy_model, over_clustering="cluster", correct_batch=False, key="mine"
+    )
+    expected = (
+        toy_query.obs.groupby("cluster", observed=True)["mine_novelty"]
+        .median()
+        .sort_values(ascending=False)
+    )
+    arguments = [
+        "novelty",
+        tmp_path / "q.h5ad",
+        "--model",
+        model_folder,
+        "-o",
+        tmp_path / "o.h5ad",
+        "--same-batch",
+    ]
     arguments += ["--over-clustering", "cluster", "--key-added", "mine"]
     shown = run(*arguments).out.split("\n")
     assert shown[0].split() == ["cluster", "cells", "label", "score", "pvalue"]
     assert [line.split()[0] for line in shown[1:3]] == list(expected.index)
     table = json.loads(run(*arguments, "--overwrite", "--json").out)["clusters"]
-    np.testing.assert_allclose([row["score"] for row in table.values()], expected, rtol=1e-4)
+    np.testing.assert_allclose(
+        [row["score"] for row in table.values()], expected, rtol=1e-4
+    )
     assert sum(row["cells"] for row in table.values()) == 60
     found = ad.read_h5ad(tmp_path / "o.h5ad").obs
-    np.testing.assert_allclose(found["mine_novelty_pvalue"], toy_query.obs["mine_novelty_pvalue"], rtol=1e-4)
-    assert "over_clustering 'none' is no column" in run(*arguments[:-3], "none", "--overwrite").err
+    np.testing.assert_allclose(
+        found["mine_novelty_pvalue"], toy_query.obs["mine_novelty_pvalue"], rtol=1e-4
+    )
+    assert (
+        "over_clustering 'none' is no column"
+        in run(*arguments[:-3], "none", "--overwrite").err
+    )
 
 
 @pytest.mark.parametrize(
@@ -192,7 +295,9 @@ def test_novelty_lists_the_most_unlike_cluster_first(run, toy_query, toy_model, 
         ("genes.h5ad", "model", "30 genes"),
     ],
 )
-def test_wrong_input_exits_with_1_and_one_line(name, model, words, run, query, toy_query, model_folder, tmp_path):
+def test_wrong_input_exits_with_1_and_one_line(
+    name, model, words, run, query, toy_query, model_folder, tmp_path
+):
     (tmp_path / "folder").mkdir()
     for prefix in ("a_", "b_"):
         write_10x_mtx(toy_query, tmp_path / "two", TWICE, prefix)
@@ -212,7 +317,9 @@ def test_wrong_input_exits_with_1_and_one_line(name, model, words, run, query, t
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_what_cannot_be_written_is_said_before_the_work(run, query, model_folder, tmp_path, monkeypatch):
+def test_what_cannot_be_written_is_said_before_the_work(
+    run, query, model_folder, tmp_path, monkeypatch
+):
     monkeypatch.setattr(tosica.TOSICA, "load", lambda *_, **__: pytest.fail("loaded"))
     arguments = ["annotate", query, "--model", model_folder, "-o"]
     assert "does not exist" in run(*arguments, tmp_path / "no" / "o.h5ad").err
@@ -229,7 +336,12 @@ def test_defaults_are_those_of_python():
 
 @pytest.mark.data
 @pytest.mark.parametrize(
-    ("name", "seurat"), [("kang_seurat.rds", False), ("kang.h5Seurat", False), ("kang_seuratdisk.h5ad", True)]
+    ("name", "seurat"),
+    [
+        ("kang_seurat.rds", False),
+        ("kang.h5Seurat", False),
+        ("kang_seuratdisk.h5ad", True),
+    ],
 )
 def test_seurat_objects_are_read(name, seurat, shared):
     adata = read_cells(str(shared / "seurat" / name), seurat=seurat)
@@ -241,7 +353,14 @@ def test_seurat_objects_are_read(name, seurat, shared):
 
 
 def train_arguments(reference, folder, *more):
-    few = ["--gene-sets", reference.with_name("sets.gmt"), "--max-epochs", 1, "-o", folder]
+    few = [
+        "--gene-sets",
+        reference.with_name("sets.gmt"),
+        "--max-epochs",
+        1,
+        "-o",
+        folder,
+    ]
     return ["train", reference, "--labels-key", "kind", *few, *more]
 
 
@@ -257,7 +376,11 @@ def test_the_model_is_that_of_python(run, reference, tmp_path):
     tosica.TOSICA.setup_anndata(adata, labels_key="kind", batch_key="donor")
     model = tosica.TOSICA(adata)
     model.train(max_epochs=1, accelerator="cpu", enable_progress_bar=False)
-    assert tosica.TOSICA.load(folder).fingerprint == summary["fingerprint"] == model.fingerprint
+    assert (
+        tosica.TOSICA.load(folder).fingerprint
+        == summary["fingerprint"]
+        == model.fingerprint
+    )
     assert summary["labels"] == ["a", "b", "c"]
     assert (summary["n_cells"], summary["n_genes"]) == (90, 30)
 
@@ -265,11 +388,18 @@ def test_the_model_is_that_of_python(run, reference, tmp_path):
 def test_a_model_for_the_genes_of_a_query(run, reference, query, tmp_path):
     adata = ad.read_h5ad(query)[:, :20].copy()
     adata.write_h5ad(tmp_path / "panel.h5ad")
-    result = run(*train_arguments(reference, tmp_path / "model", "--for", tmp_path / "panel.h5ad", "--json"))
+    result = run(
+        *train_arguments(
+            reference, tmp_path / "model", "--for", tmp_path / "panel.h5ad", "--json"
+        )
+    )
     assert (result.code, result.err) == (0, "")
     summary = json.loads(result.out)
     assert (summary["n_cells"], summary["n_genes"]) == (90, 20)
-    assert summary["held_out_accuracy"] == tosica.TOSICA.load(tmp_path / "model").held_out_accuracy_
+    assert (
+        summary["held_out_accuracy"]
+        == tosica.TOSICA.load(tmp_path / "model").held_out_accuracy_
+    )
 
 
 def test_layer_raw_and_several_collections(run, reference, tmp_path):
@@ -287,7 +417,10 @@ def test_layer_raw_and_several_collections(run, reference, tmp_path):
     assert run(*train_arguments(reference, tmp_path / "raw", *more)).code == 0
     sets = tosica.TOSICA.load(tmp_path / "raw").gene_sets
     assert len([name for name in sets if not name.startswith("module:")]) == 4
-    assert run(*train_arguments(reference, tmp_path / "layer", "--layer", "counts")).code == 0
+    assert (
+        run(*train_arguments(reference, tmp_path / "layer", "--layer", "counts")).code
+        == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -337,18 +470,32 @@ def test_scores_are_those_of_python(ending, run, annotated, write):
     expected = tosica.tl.evaluate(adata, "kind")
     found = json.loads(run("evaluate", path, "--labels-key", "kind", "--json").out)
     assert found["accuracy"] == pytest.approx(expected.summary["accuracy"].iloc[0])
-    assert found["per_class"]["a"]["recall"] == pytest.approx(expected.per_class["recall"]["a"])
+    assert found["per_class"]["a"]["recall"] == pytest.approx(
+        expected.per_class["recall"]["a"]
+    )
     assert found["confusion"]["a"]["a"] == expected.confusion.loc["a", "a"]
     assert found["n_cells"] == 60
     if ending == ".h5ad":
-        assert run("evaluate", path, "--labels-key", "kind") == (0, f"{expected!r}\n", "")
+        assert run("evaluate", path, "--labels-key", "kind") == (
+            0,
+            f"{expected!r}\n",
+            "",
+        )
 
 
 def test_what_cannot_be_computed_is_null(run, annotated):
     adata = ad.read_h5ad(annotated)
     adata.obs["all_a"] = "a"
     adata.write_h5ad(annotated)
-    arguments = ("evaluate", annotated, "--labels-key", "kind", "--prediction-key", "all_a", "--json")
+    arguments = (
+        "evaluate",
+        annotated,
+        "--labels-key",
+        "kind",
+        "--prediction-key",
+        "all_a",
+        "--json",
+    )
     found = json.loads(run(*arguments).out)
     assert found["expected_calibration_error"] is None
     assert found["per_class"]["b"]["precision"] is None
@@ -359,7 +506,9 @@ def test_files_of_another_model_or_none(run, annotated, model_folder, toy, train
     train(toy, max_epochs=1).save(other)
     arguments = ["evaluate", annotated, "--labels-key", "kind", "--model"]
     assert run(*arguments, model_folder).code == 0
-    result = run("report", annotated, "-o", annotated.with_name("r.html"), "--model", other)
+    result = run(
+        "report", annotated, "-o", annotated.with_name("r.html"), "--model", other
+    )
     assert "pass the model that annotated" in result.err
     assert "was not annotated by the model in" in run(*arguments, other).err
     adata = ad.read_h5ad(annotated)
@@ -461,4 +610,6 @@ def test_scores_of_the_demo(monkeypatch, tmp_path, run):
     monkeypatch.setattr(_demo, "run_demo", scores)
     arguments = ["demo", "--out", tmp_path, "--seed", 3]
     assert run(*arguments).out == "a table\n"
-    assert json.loads(run(*arguments, "--json").out)["scores"] == {"seed 3": {"accuracy": 0.5}}
+    assert json.loads(run(*arguments, "--json").out)["scores"] == {
+        "seed 3": {"accuracy": 0.5}
+    }

@@ -24,7 +24,16 @@ from tosica.cli._session import _as_options
 if TYPE_CHECKING:
     from pathlib import Path
 
-COMMANDS = ["train", "annotate", "novelty", "evaluate", "report", "gene-sets", "info", "demo"]
+COMMANDS = [
+    "train",
+    "annotate",
+    "novelty",
+    "evaluate",
+    "report",
+    "gene-sets",
+    "info",
+    "demo",
+]
 HEAVY = ("torch", "scanpy", "anndata", "pandas", "numpy", "scvi", "lightning")
 
 
@@ -34,7 +43,9 @@ def test_what_is_asked_first_imports_nothing_heavy() -> None:
         "codes = [main(words.split()) for words in ('--help', '--version', '--versions', 'annotate --help')]; "
         f"print(codes, sorted(set({HEAVY!r}) & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert done.stdout.splitlines()[-1] == "[0, 0, 0, 0] []", done.stderr
 
 
@@ -45,9 +56,18 @@ def test_every_command_and_option_says_what_it_is(run: Any) -> None:
     for name in COMMANDS:
         assert f"\n  {name} " in result.out
         text = run(name, "--help").out
-        assert all(option in text for option in ("--json", "--quiet", "--verbose", "--debug"))
-        options = [each for each in cli.commands.commands[name].params if isinstance(each, click.Option)]
-        assert {each.name for each in options if not each.help} <= {"batch_size", "precision"}
+        assert all(
+            option in text for option in ("--json", "--quiet", "--verbose", "--debug")
+        )
+        options = [
+            each
+            for each in cli.commands.commands[name].params
+            if isinstance(each, click.Option)
+        ]
+        assert {each.name for each in options if not each.help} <= {
+            "batch_size",
+            "precision",
+        }
 
 
 def test_versions_are_yaml_of_strings(run: Any) -> None:
@@ -69,7 +89,13 @@ def test_versions_are_yaml_of_strings(run: Any) -> None:
         "annotate query.h5ad --model m --obs-out out.h5ad",
         *(
             f"annotate q.h5ad --model m -o o.h5ad {wrong}"
-            for wrong in ("--layer a --use-raw", "--over-clustering a", "--device tpu", "--device cpu:1", "--cutoff 2")
+            for wrong in (
+                "--layer a --use-raw",
+                "--over-clustering a",
+                "--device tpu",
+                "--device cpu:1",
+                "--cutoff 2",
+            )
         ),
         "annotate q.h5ad --model m -o o.h5ad --threads 0",
         "train r.h5ad -o m",
@@ -98,7 +124,9 @@ def test_wrong_usage_exits_with_2(words: str, run: Any) -> None:
     ],
 )
 def test_values_that_click_does_not_know(option: str, given: str, meant: Any) -> None:
-    context = cli.commands.commands["annotate"].make_context("annotate", ["q", "--model", "m", option, given])
+    context = cli.commands.commands["annotate"].make_context(
+        "annotate", ["q", "--model", "m", option, given]
+    )
     assert context.params[option.removeprefix("--")] == meant
 
 
@@ -106,7 +134,16 @@ def test_threads_are_set_before_torch_is_imported(run: Any, query: Path) -> None
     before = torch.get_num_threads()
     try:
         # A model that is missing ends the command early.
-        run("annotate", query, "--model", "none", "-o", query.with_name("o.h5ad"), "--threads", 3)
+        run(
+            "annotate",
+            query,
+            "--model",
+            "none",
+            "-o",
+            query.with_name("o.h5ad"),
+            "--threads",
+            3,
+        )
         assert torch.get_num_threads() == 3
         assert os.environ["OMP_NUM_THREADS"] == os.environ["NUMBA_NUM_THREADS"] == "3"
     finally:
@@ -137,8 +174,14 @@ def raising(error: BaseException) -> Any:
 @pytest.mark.parametrize(
     ("error", "line"),
     [
-        (ZeroDivisionError("by zero"), "ZeroDivisionError: by zero; this was not expected: "),
-        (KeyError("column"), "KeyError: column; this was not expected: --debug shows where."),
+        (
+            ZeroDivisionError("by zero"),
+            "ZeroDivisionError: by zero; this was not expected: ",
+        ),
+        (
+            KeyError("column"),
+            "KeyError: column; this was not expected: --debug shows where.",
+        ),
         (ValueError("line 1\nline 2"), "line 1 line 2"),
         (OSError(28, "No space left", "a.h5ad"), "No space left: 'a.h5ad'"),
         (PermissionError(13, "Permission denied"), "Permission denied"),
@@ -150,7 +193,9 @@ def test_errors_are_one_line(error: BaseException, line: str, evaluated: Any) ->
     assert (result.code, result.out) == (1, "")
     assert result.err.startswith(f"tosica: error: {line}")
     assert result.err.count("\n") == 1
-    assert ("Traceback" in evaluated(raising(error), "--debug").err) == isinstance(error, Exception)
+    assert ("Traceback" in evaluated(raising(error), "--debug").err) == isinstance(
+        error, Exception
+    )
 
 
 def test_a_reader_that_went_is_no_error(evaluated: Any) -> None:
@@ -164,7 +209,10 @@ def test_a_reader_that_went_is_no_error(evaluated: Any) -> None:
         ("X is in adata.raw (use_raw=True).", "X is in adata.raw (--use-raw)."),
         ("layer='counts' was given.", "--layer 'counts' was given."),
         ("pass accelerator='cpu' or 'auto'.", "pass --device 'cpu' or 'auto'."),
-        ("run model.annotate(adata, key_added='k') first.", "run tosica annotate first."),
+        (
+            "run model.annotate(adata, key_added='k') first.",
+            "run tosica annotate first.",
+        ),
     ],
 )
 def test_arguments_of_python_are_options(sentence: str, line: str) -> None:
@@ -173,9 +221,17 @@ def test_arguments_of_python_are_options(sentence: str, line: str) -> None:
 
 @pytest.mark.parametrize(
     ("options", "shown"),
-    [([], "aw"), (["--verbose"], "saw"), (["--quiet"], ""), (["--quiet", "--verbose"], ""), (["terminal"], "saw")],
+    [
+        ([], "aw"),
+        (["--verbose"], "saw"),
+        (["--quiet"], ""),
+        (["--quiet", "--verbose"], ""),
+        (["terminal"], "saw"),
+    ],
 )
-def test_what_is_said(options: list[str], shown: str, evaluated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_said(
+    options: list[str], shown: str, evaluated: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Warnings of tosica, each once, and steps for those who look; nothing of libraries."""
 
     def talk(*_: Any, **__: Any) -> Any:
@@ -188,15 +244,30 @@ def test_what_is_said(options: list[str], shown: str, evaluated: Any, monkeypatc
         raise ValueError("The end.")
 
     def state() -> Any:
-        levels = [logging.getLogger(name).level for name in ("tosica", "lightning.pytorch", "scvi")]
-        return levels, [h.formatter for h in logger.handlers], warnings.showwarning, list(warnings.filters)
+        levels = [
+            logging.getLogger(name).level
+            for name in ("tosica", "lightning.pytorch", "scvi")
+        ]
+        return (
+            levels,
+            [h.formatter for h in logger.handlers],
+            warnings.showwarning,
+            list(warnings.filters),
+        )
 
     before = state()
     if options == ["terminal"]:
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     result = evaluated(talk, *[option for option in options if option != "terminal"])
-    lines = {"s": "a step", "a": "tosica: warning: of tosica, in two lines", "w": "tosica: warning: for users"}
-    assert result.err.splitlines() == [*(lines[each] for each in shown), "tosica: error: The end."]
+    lines = {
+        "s": "a step",
+        "a": "tosica: warning: of tosica, in two lines",
+        "w": "tosica: warning: for users",
+    }
+    assert result.err.splitlines() == [
+        *(lines[each] for each in shown),
+        "tosica: error: The end.",
+    ]
     assert state() == before
 
 

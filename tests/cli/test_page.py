@@ -19,7 +19,9 @@ import yaml
 
 from tosica import cli
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "command_line.md").read_text("utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "command_line.md").read_text(
+    "utf-8"
+)
 
 
 def blocks(language):
@@ -33,8 +35,17 @@ def call(tmp_path):
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tosica.cli "$@"\n')
     command.chmod(0o755)
-    environment = os.environ | {"PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}"}
-    return partial(subprocess.run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    environment = os.environ | {
+        "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}"
+    }
+    return partial(
+        subprocess.run,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_options_of_the_page_exist():
@@ -66,7 +77,12 @@ def test_rule_is_run_by_snakemake(tmp_path, query, toy_model, call):
     (tmp_path / "queries").mkdir()
     query.rename(tmp_path / "queries" / "patient1.h5ad")
     toy_model.save(tmp_path / "pbmc_model")
-    [line] = [line for block in blocks("bash") for line in block.splitlines() if "snakem" in line]
+    [line] = [
+        line
+        for block in blocks("bash")
+        for line in block.splitlines()
+        if "snakem" in line
+    ]
     words = [sys.executable, "-m", *shlex.split(line)]
     # The reference's folder is no model yet: the log has the line, and no output is left.
     (tmp_path / "pbmc_model" / "model.pt").rename(tmp_path / "kept.pt")
@@ -80,7 +96,12 @@ def test_rule_is_run_by_snakemake(tmp_path, query, toy_model, call):
     done = call(words)
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "annotated"
-    assert {path.suffix for path in folder.glob("patient1.*")} == {".h5ad", ".csv", ".json", ".html"}
+    assert {path.suffix for path in folder.glob("patient1.*")} == {
+        ".h5ad",
+        ".csv",
+        ".json",
+        ".html",
+    }
     assert "tosica_prediction" in ad.read_h5ad(folder / "patient1.h5ad").obs
     summary = json.loads((folder / "patient1.json").read_text())
     assert summary["model"] == toy_model.fingerprint
@@ -108,7 +129,12 @@ def test_script_of_the_process_runs(tmp_path, query, toy_model, call):
     done = call(["bash", "-euo", "pipefail", "-c", script])
     assert done.returncode == 0, done.stderr
     outputs = set(re.findall(r'path\(?\s*"([^"]+)"', process))
-    assert outputs == {"${prefix}.h5ad", "${prefix}.csv", "${prefix}.json", "versions.yml"}
+    assert outputs == {
+        "${prefix}.h5ad",
+        "${prefix}.csv",
+        "${prefix}.json",
+        "versions.yml",
+    }
     for name in outputs:
         assert (tmp_path / name.replace("${prefix}", values["prefix"])).stat().st_size
     summary = json.loads((tmp_path / "patient1_annotated.json").read_text())

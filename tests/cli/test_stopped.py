@@ -44,7 +44,16 @@ def wait_for(condition, process):
 def test_stopped_killed_and_run_again(many, model_folder, tmp_path):
     output = tmp_path / "o.h5ad"
     parts = tmp_path / "o.h5ad.parts"
-    command = ["annotate", many, "--model", model_folder, "-o", output, "--cells-per-part", 100]
+    command = [
+        "annotate",
+        many,
+        "--model",
+        model_folder,
+        "-o",
+        output,
+        "--cells-per-part",
+        100,
+    ]
 
     def n_done():
         return len(list(parts.glob("part-*.h5")))

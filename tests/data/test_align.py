@@ -126,7 +126,9 @@ DECORATED = {
 def assert_same(found, counts, names=GENES, **kwargs):
     """A query gives what plain counts of the genes give."""
     got = together(found, genes=kwargs.pop("genes", names), **kwargs).values
-    np.testing.assert_allclose(got, together(query(counts, names), genes=names).values, rtol=1e-3)
+    np.testing.assert_allclose(
+        got, together(query(counts, names), genes=names).values, rtol=1e-3
+    )
 
 
 @pytest.mark.parametrize("names", DECORATED)
@@ -145,11 +147,16 @@ def test_names_in_a_column_of_raw(counts):
 def test_why_too_few_genes_are_found(counts):
     with pytest.raises(ValueError, match=r"transpose it, as by adata\.T"):
         align(query(counts, GENES).T, GENES, COUNTS)
-    with pytest.raises(ValueError, match=r"its names are such as '0_A', and those of the model such as "):
+    with pytest.raises(
+        ValueError,
+        match=r"its names are such as '0_A', and those of the model such as ",
+    ):
         align(query(counts, [f"{i}_A" for i in range(N_GENES)]), GENES, COUNTS)
     cut = query(counts, GENES)
     cut.raw = cut.copy()
-    with pytest.raises(ValueError, match=r"adata\.raw has half of them or more: pass use_raw=True"):
+    with pytest.raises(
+        ValueError, match=r"adata\.raw has half of them or more: pass use_raw=True"
+    ):
         align(cut[:, :3].copy(), GENES, COUNTS)
 
 
@@ -176,7 +183,11 @@ DTYPES = ("float16", ">f4", ">f8", ">i4", "longdouble", "bool")
 def test_types_that_scipy_lacks(dtype, format_, counts):
     plain = np.minimum(counts, 1) if dtype == "bool" else counts
     # scipy makes no sparse matrix of some, but files hold them.
-    x = sp.csr_matrix(plain.astype("f4")) if format_ is sp.csr_matrix else plain.astype(dtype)
+    x = (
+        sp.csr_matrix(plain.astype("f4"))
+        if format_ is sp.csr_matrix
+        else plain.astype(dtype)
+    )
     if sp.issparse(x):
         x.data = x.data.astype(dtype)
     adata = query(plain)
@@ -205,13 +216,17 @@ def real_genes():
     """Approved symbols that have one Ensembl ID."""
     names = sc.datasets.pbmc68k_reduced().raw.var_names
     symbols = gs.map_genes(names, organism="human").dropna().unique()
-    return list(gs.map_genes(symbols, to="ensembl", organism="human").dropna().index[:200])
+    return list(
+        gs.map_genes(symbols, to="ensembl", organism="human").dropna().index[:200]
+    )
 
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_query_and_model_in_other_identifiers(turned, caplog):
     symbols = real_genes()
-    ids = [f"{name}.3" for name in gs.map_genes(symbols, to="ensembl", organism="human")]
+    ids = [
+        f"{name}.3" for name in gs.map_genes(symbols, to="ensembl", organism="human")
+    ]
     theirs, ours = (symbols, ids) if turned else (ids, symbols)
     values = np.random.default_rng(0).poisson(2, (5, 200)).astype(np.float32)
     values[:, 0] += 1

@@ -10,9 +10,17 @@ import torch
 from anndata import AnnData
 from mudata import MuData
 
-from tosica.data import MODALITY_KINDS, AlignedCells, CellMatrix, JointMatrix, cell_indexers
+from tosica.data import (
+    MODALITY_KINDS,
+    AlignedCells,
+    CellMatrix,
+    JointMatrix,
+    cell_indexers,
+)
 
-COUNTS = np.random.default_rng(0).poisson(5.0, (40, 12)).astype(np.float32) + np.eye(40, 12)
+COUNTS = np.random.default_rng(0).poisson(5.0, (40, 12)).astype(np.float32) + np.eye(
+    40, 12
+)
 NAMES = pd.Index([f"G{i}" for i in range(12)])
 
 
@@ -54,7 +62,12 @@ def test_measured_genes_are_known_before_anything_is_read(role):
     scale = kind.detect_scale(CellMatrix(adata_of(COUNTS)))
     query = adata_of(COUNTS)[:, ::-1].copy()
     query.X[7, 3] = np.nan
-    cells = AlignedCells(kind, CellMatrix(query[:, :-1].copy()), NAMES[:-1].append(pd.Index(["other"])), scale)
+    cells = AlignedCells(
+        kind,
+        CellMatrix(query[:, :-1].copy()),
+        NAMES[:-1].append(pd.Index(["other"])),
+        scale,
+    )
     np.testing.assert_array_equal(cells.measured, [False, *[True] * 10, False])
     for _ in range(2):
         with pytest.raises(ValueError, match=r"adata\.X holds NaN \(first in cell 7\)"):
@@ -65,12 +78,20 @@ def test_measured_genes_are_known_before_anything_is_read(role):
 def test_aligned_cells_are_read_more_than_once(role):
     kind = MODALITY_KINDS[role]
     scale = kind.detect_scale(CellMatrix(adata_of(COUNTS)))
-    cells = AlignedCells(kind, CellMatrix(adata_of(sp.csr_matrix(COUNTS))[:, ::-1]), NAMES, scale, batch_size=9)
+    cells = AlignedCells(
+        kind,
+        CellMatrix(adata_of(sp.csr_matrix(COUNTS))[:, ::-1]),
+        NAMES,
+        scale,
+        batch_size=9,
+    )
     for _ in range(2):
         batches = list(cells)
         assert [batch.start for batch in batches] == [0, 9, 18, 27, 36]
         assert all(batch.is_counts for batch in batches)
-        np.testing.assert_array_equal(np.concatenate([b.values for b in batches]), COUNTS)
+        np.testing.assert_array_equal(
+            np.concatenate([b.values for b in batches]), COUNTS
+        )
 
 
 @pytest.mark.parametrize(
@@ -84,11 +105,15 @@ def test_aligned_cells_are_read_more_than_once(role):
 )
 def test_peaks_are_no_genes(names):
     check = MODALITY_KINDS["atac"].check_names
-    with pytest.raises(ValueError, match=rf"^mdata\['a'\] holds peaks \(such as '{names[0]}'\)"):
+    with pytest.raises(
+        ValueError, match=rf"^mdata\['a'\] holds peaks \(such as '{names[0]}'\)"
+    ):
         check(pd.Index(names), "mdata['a']")
 
 
-@pytest.mark.parametrize("names", ["HLA-DRB1 NKX2-5 RP11-34P13.7 H2-K1 MT-ND1 7SK", "ENSG01 chr1"])
+@pytest.mark.parametrize(
+    "names", ["HLA-DRB1 NKX2-5 RP11-34P13.7 H2-K1 MT-ND1 7SK", "ENSG01 chr1"]
+)
 def test_genes_are_no_peaks(names):
     MODALITY_KINDS["atac"].check_names(pd.Index(names.split()), "adata")
 
@@ -101,7 +126,9 @@ def test_modalities_side_by_side_in_the_order_of_the_mudata():
     mdata = MuData({"a": first, "b": second})
     cells = np.array([3, 1, 3])
     both = JointMatrix(mdata, {"b": "more", "a": None})
-    np.testing.assert_array_equal(both.take(cells), np.hstack([COUNTS + 2, COUNTS])[cells])
+    np.testing.assert_array_equal(
+        both.take(cells), np.hstack([COUNTS + 2, COUNTS])[cells]
+    )
     assert both.n_obs == 40
     np.testing.assert_array_equal(cell_indexers(mdata, ["b"])["b"], np.arange(40)[::-1])
     assert CellMatrix(second).n_obs == 40

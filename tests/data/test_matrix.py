@@ -51,7 +51,9 @@ def check(rows: CellMatrix, expected: np.ndarray) -> None:
         starts, blocks = zip(*rows.blocks(size), strict=True)
         assert starts == tuple(range(0, n, size))
         assert all(block.shape[0] == size for block in blocks[:-1])
-        np.testing.assert_array_equal(np.concatenate([dense(b) for b in blocks]), expected)
+        np.testing.assert_array_equal(
+            np.concatenate([dense(b) for b in blocks]), expected
+        )
     for cells in ([0], [n - 1, 0, 3, 3, 1, 0], range(n), range(n)[::-1], [2] * 9):
         cells = np.array(cells) % n
         np.testing.assert_array_equal(dense(rows.take(cells)), expected[cells])
@@ -92,16 +94,26 @@ def on_disk(tmp_path: Path) -> Any:
 @pytest.mark.parametrize("which", ["X", "layer", "raw"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("format_", CONTAINERS)
-def test_in_memory_in_views_and_on_disk(format_: str, dtype: str, which: str, on_disk: Any) -> None:
+def test_in_memory_in_views_and_on_disk(
+    format_: str, dtype: str, which: str, on_disk: Any
+) -> None:
     """X, a layer and raw differ in values, raw in genes too."""
     make = CONTAINERS[format_]
     adata = adata_with(make(values(dtype, seed=1)))
     adata.raw = adata.copy()
     adata = adata[:, ::2].copy()
-    adata.X, adata.layers["other"] = make(values(dtype, seed=2)[:, ::2]), make(values(dtype, seed=3)[:, ::2])
+    adata.X, adata.layers["other"] = (
+        make(values(dtype, seed=2)[:, ::2]),
+        make(values(dtype, seed=3)[:, ::2]),
+    )
     options, where, matrix, expected = {
         "X": ({}, "adata.X", adata.X, values(dtype, seed=2)[:, ::2]),
-        "layer": ({"layer": "other"}, "adata.layers['other']", adata.layers["other"], values(dtype, seed=3)[:, ::2]),
+        "layer": (
+            {"layer": "other"},
+            "adata.layers['other']",
+            adata.layers["other"],
+            values(dtype, seed=3)[:, ::2],
+        ),
         "raw": ({"use_raw": True}, "adata.raw.X", adata.raw.X, values(dtype, seed=1)),
     }[which]
     before = contents(matrix)
@@ -109,10 +121,16 @@ def test_in_memory_in_views_and_on_disk(format_: str, dtype: str, which: str, on
         rows = CellMatrix(some, **options)
         check(rows, expected)
         assert rows.where == where
-        assert list(rows.names) == [f"gene{i}" for i in (range(N_GENES) if which == "raw" else range(0, N_GENES, 2))]
+        assert list(rows.names) == [
+            f"gene{i}"
+            for i in (range(N_GENES) if which == "raw" else range(0, N_GENES, 2))
+        ]
         for cells in (CELLS, slice(3, 17, 2), np.arange(N_CELLS) % 3 == 0):
             view = some[cells, [3, 0]]
-            check(CellMatrix(view, **options), expected[cells] if which == "raw" else expected[cells][:, [3, 0]])
+            check(
+                CellMatrix(view, **options),
+                expected[cells] if which == "raw" else expected[cells][:, [3, 0]],
+            )
             assert view.is_view
     assert contents(matrix) == before
 
@@ -121,7 +139,11 @@ def test_in_memory_in_views_and_on_disk(format_: str, dtype: str, which: str, on
 @pytest.mark.parametrize("untidy", ["unsorted", "duplicates", "both"])
 def test_an_untidy_matrix_is_left_as_it_is(make: Any, untidy: str) -> None:
     """Column indices out of order, and entries in parts that are to be summed."""
-    indices = {"unsorted": [3, 1, 0, 2], "duplicates": [1, 1, 0, 2], "both": [3, 3, 1, 0]}[untidy]
+    indices = {
+        "unsorted": [3, 1, 0, 2],
+        "duplicates": [1, 1, 0, 2],
+        "both": [3, 3, 1, 0],
+    }[untidy]
     data = np.array([1.5, 2, 4, 8])
     matrix = make((data, np.array(indices), np.array([0, 2, 2, 4])), shape=(3, 4))
     expected = np.zeros((3, 4))
@@ -182,12 +204,42 @@ def words(matrix: list[Any], dtype: Any = object) -> ad.AnnData:
 WRONG: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
     "table": (pd.DataFrame(values()), {}, TypeError, "^adata must be an AnnData, not "),
     "nothing": (None, {}, TypeError, "^adata must be an AnnData, not "),
-    "no cells": (adata_with(values())[:0], {}, ValueError, r"^adata\.X has no cells\.$"),
-    "no X": (without_x(), {}, ValueError, r"^adata\.X is empty \(None\); name the matrix to us"),
-    "no such layer": (with_layers(), {"layer": "count"}, KeyError, "no layer 'count', only .* did you mean 'counts'"),
-    "no raw": (with_layers(), {"use_raw": True}, ValueError, r"^use_raw=True was given, but adata\.raw is None\.$"),
-    "text": (words(["1", "2"], str), {}, TypeError, r"^adata\.X holds <U1 values instead of numbers\.$"),
-    "objects": (words([1, 2]), {}, TypeError, r"^adata\.X holds object values instead of numbers\.$"),
+    "no cells": (
+        adata_with(values())[:0],
+        {},
+        ValueError,
+        r"^adata\.X has no cells\.$",
+    ),
+    "no X": (
+        without_x(),
+        {},
+        ValueError,
+        r"^adata\.X is empty \(None\); name the matrix to us",
+    ),
+    "no such layer": (
+        with_layers(),
+        {"layer": "count"},
+        KeyError,
+        "no layer 'count', only .* did you mean 'counts'",
+    ),
+    "no raw": (
+        with_layers(),
+        {"use_raw": True},
+        ValueError,
+        r"^use_raw=True was given, but adata\.raw is None\.$",
+    ),
+    "text": (
+        words(["1", "2"], str),
+        {},
+        TypeError,
+        r"^adata\.X holds <U1 values instead of numbers\.$",
+    ),
+    "objects": (
+        words([1, 2]),
+        {},
+        TypeError,
+        r"^adata\.X holds object values instead of numbers\.$",
+    ),
 }
 
 
@@ -200,7 +252,9 @@ def test_matrices_that_cannot_be_read(name: str, on_disk: Any) -> None:
         for some in (adata[:3], on_disk(adata), on_disk(adata)[:3]):
             with pytest.raises(error, match=sentence):
                 CellMatrix(some, **which)
-            np.testing.assert_array_equal(CellMatrix(some, layer="counts").take(slice(0, 3)), values()[:3])
+            np.testing.assert_array_equal(
+                CellMatrix(some, layer="counts").take(slice(0, 3)), values()[:3]
+            )
 
 
 def test_names_that_occur_twice() -> None:
@@ -209,23 +263,34 @@ def test_names_that_occur_twice() -> None:
     with pytest.raises(ValueError, match=sentence):
         check_unique(names, "obs_names", "fix()")
     many = pd.Index(list("abcdef") * 2)
-    with pytest.raises(ValueError, match=r"^genes are not unique \('a', 'b' and 4 more\): call fix\(\) first\.$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^genes are not unique \('a', 'b' and 4 more\): call fix\(\) first\.$",
+    ):
         check_unique(many, "genes", "fix()")
     check_unique(pd.Index(["a", "b"]), "obs_names", "fix()")
 
 
 @pytest.mark.parametrize("format_", ["csr", "csc"])
-@pytest.mark.parametrize(("part", "value"), [("indices", 99), ("indices", -3), ("indptr", 10**6)])
-def test_indices_outside_of_the_matrix(tmp_path: Path, format_: str, part: str, value: int) -> None:
+@pytest.mark.parametrize(
+    ("part", "value"), [("indices", 99), ("indices", -3), ("indptr", 10**6)]
+)
+def test_indices_outside_of_the_matrix(
+    tmp_path: Path, format_: str, part: str, value: int
+) -> None:
     """They are refused, in memory and on disk: scipy would drop values, or crash."""
     path = tmp_path / "damaged.h5ad"
     ad.AnnData(sp.csr_matrix(values()).asformat(format_)).write_h5ad(path)
     with h5py.File(path, "a") as file:
         file["X"][part][3] = value
     in_memory = ad.read_h5ad(path)
-    with pytest.raises(ValueError, match=r"^adata.X is damaged: its indices do not fit its shape"):
+    with pytest.raises(
+        ValueError, match=r"^adata.X is damaged: its indices do not fit its shape"
+    ):
         CellMatrix(in_memory)
     on_disk = ad.read_h5ad(path, backed="r")
-    with pytest.raises(ValueError, match=r"^adata.X is damaged: its indices do not fit its shape"):
+    with pytest.raises(
+        ValueError, match=r"^adata.X is damaged: its indices do not fit its shape"
+    ):
         CellMatrix(on_disk).take(slice(0, N_CELLS))
     on_disk.file.close()

@@ -11,7 +11,9 @@ import torch
 from tosica.data import LogNormalization
 
 
-def log_normalize(counts: torch.Tensor, target_sum: float, total: torch.Tensor | None = None) -> torch.Tensor:
+def log_normalize(
+    counts: torch.Tensor, target_sum: float, total: torch.Tensor | None = None
+) -> torch.Tensor:
     return LogNormalization(target_sum).normalize(counts, total=total)
 
 
@@ -33,7 +35,9 @@ def scanpys(counts: np.ndarray, target_sum: float) -> np.ndarray:
 
 @pytest.mark.parametrize("target_sum", [1e4, 1e6, 37.5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_as_scanpy_does(counts: np.ndarray, target_sum: float, dtype: torch.dtype) -> None:
+def test_as_scanpy_does(
+    counts: np.ndarray, target_sum: float, dtype: torch.dtype
+) -> None:
     got = log_normalize(torch.from_numpy(counts).to(dtype), target_sum)
     assert got.dtype == dtype
     np.testing.assert_allclose(got, scanpys(counts, target_sum), rtol=2e-6)
@@ -44,7 +48,9 @@ def test_an_empty_cell_stays_zero(total: torch.Tensor | None) -> None:
     counts = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 3.0]])
     got = log_normalize(counts, 8, total)
     factor = 1 if total is not None else 2
-    expected = torch.tensor([[0.0, 0.0, 0.0], [1.0 * factor, 0.0, 3.0 * factor]]).log1p()
+    expected = torch.tensor(
+        [[0.0, 0.0, 0.0], [1.0 * factor, 0.0, 3.0 * factor]]
+    ).log1p()
     torch.testing.assert_close(got, expected)
 
 

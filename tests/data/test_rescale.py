@@ -32,7 +32,11 @@ def fit_scale(matrix):
 @pytest.mark.parametrize("target_sum", [1e4, 1e6, 37.0, None])
 def test_target_sum_is_recovered(counts, format_, target_sum):
     assert fit_scale(rows(format_(counts))) == Scale("counts", 1e4, "genes")
-    expected = np.median(counts.sum(1)[counts.sum(1) > 0]) if target_sum is None else target_sum
+    expected = (
+        np.median(counts.sum(1)[counts.sum(1) > 0])
+        if target_sum is None
+        else target_sum
+    )
     kind, found, over, *_ = fit_scale(rows(format_(normalised(counts, target_sum))))
     assert (kind, over) == ("log1p", "genes")
     assert found == pytest.approx(expected, rel=1e-5)
@@ -51,7 +55,9 @@ def test_genes_that_were_left_out(counts, format_):
 @pytest.mark.parametrize("counts_first", [True, False])
 def test_cells_that_were_not_sampled(counts_first):
     counts = sequenced(2000, 60)
-    one, other = (counts, normalised(counts)) if counts_first else (normalised(counts), counts)
+    one, other = (
+        (counts, normalised(counts)) if counts_first else (normalised(counts), counts)
+    )
     x = np.where(np.arange(2000)[:, None] == 37, one, other)
     with pytest.raises(ValueError, match=r"all cells \(see cell 37\)"):
         fit_scale(rows(x))
@@ -74,7 +80,12 @@ def test_total_from_before_genes_were_left_out(total, source, tmp_path):
     else:
         adata.obs[source] = counts.sum(1)
     of_genes = np.median(np.expm1(adata.X.astype(np.float64)).sum(1))
-    expected = ("log1p", pytest.approx(total, rel=1e-3), "matrix", pytest.approx(of_genes))
+    expected = (
+        "log1p",
+        pytest.approx(total, rel=1e-3),
+        "matrix",
+        pytest.approx(of_genes),
+    )
     assert fit_scale(CellMatrix(adata))[:4] == expected
     assert fit_scale(CellMatrix(whole[5:])).over == "genes"
     adata.write_h5ad(tmp_path / "a.h5ad")
@@ -110,12 +121,16 @@ def test_what_does_not_tell_the_total(name):
 
 
 @pytest.mark.parametrize("genes", [slice(None), slice(60, 200)], ids=["all", "fewer"])
-@pytest.mark.parametrize("others", [np.arange(80) % 2 == 0, np.arange(80) < 13], ids=["half", "batch"])
+@pytest.mark.parametrize(
+    "others", [np.arange(80) % 2 == 0, np.arange(80) < 13], ids=["half", "batch"]
+)
 def test_different_totals_are_refused(others, genes):
     counts = sequenced()
     for other in (normalised(counts, 1e6), np.log1p(counts)):
         with pytest.raises(ValueError, match=REFUSAL):
-            fit_scale(rows(np.where(others[:, None], other, normalised(counts))[:, genes]))
+            fit_scale(
+                rows(np.where(others[:, None], other, normalised(counts))[:, genes])
+            )
 
 
 def test_types_and_technologies_that_differ_are_no_scales():
@@ -125,7 +140,11 @@ def test_types_and_technologies_that_differ_are_no_scales():
     assert fit_scale(rows(normalised(counts)[:, :100])).over == "median"
     deep = np.random.default_rng(1).poisson(200 * sequenced(100))
     counts = np.concatenate([sequenced(100), deep])
-    for x in (normalised(counts), normalised(counts)[:, :100], normalised(counts, None)[:, :100]):
+    for x in (
+        normalised(counts),
+        normalised(counts)[:, :100],
+        normalised(counts, None)[:, :100],
+    ):
         assert fit_scale(rows(x)).kind == "log1p"
 
 
@@ -180,8 +199,12 @@ def aligned(x, scale=SCALE, names=GENES, columns=GENES, **settings):
     for found in AlignedCells(RNA, CellMatrix(adata), names, scale, **settings):
         values = found.values
         if found.is_counts:
-            total = values.sum(1, dtype=np.float64) if found.total is None else found.total
-            factor = np.divide(scale.target_sum, total, out=np.zeros_like(total), where=total > 0)
+            total = (
+                values.sum(1, dtype=np.float64) if found.total is None else found.total
+            )
+            factor = np.divide(
+                scale.target_sum, total, out=np.zeros_like(total), where=total > 0
+            )
             values = np.log1p(values * factor[:, None])
         parts.append(values)
     return np.concatenate(parts)
@@ -226,8 +249,14 @@ def test_another_scale_with_genes_that_were_left_out(name, columns, said):
     found = aligned(WRONG[name][:, columns])
     # Counts of these genes are brought to the same.
     np.testing.assert_allclose(found, aligned(COUNTS[:, columns]), rtol=1e-4, atol=1e-4)
-    assert "brought to the reference's scale, the natural logarithm of a total of 10000" in said()
-    for logarithm in ("log2", "log10"):  # the total is as it should be without these genes, and stays
+    assert (
+        "brought to the reference's scale, the natural logarithm of a total of 10000"
+        in said()
+    )
+    for logarithm in (
+        "log2",
+        "log10",
+    ):  # the total is as it should be without these genes, and stays
         found = aligned(WRONG[logarithm][:, columns])[:, columns]
         np.testing.assert_allclose(found, RIGHT[:, columns], rtol=1e-4, atol=1e-4)
 
@@ -292,11 +321,17 @@ def test_reference_whose_total_is_known(name):
     scale = Scale("log1p", 1e4, "matrix", 5e3)
     found = aligned(WRONG[name], scale, names=GENES[:30])
     np.testing.assert_allclose(found, RIGHT[:, :30], rtol=1e-5)
-    np.testing.assert_allclose(aligned(COUNTS, scale, names=GENES[:30]), RIGHT[:, :30], rtol=1e-5)
+    np.testing.assert_allclose(
+        aligned(COUNTS, scale, names=GENES[:30]), RIGHT[:, :30], rtol=1e-5
+    )
 
 
-@pytest.mark.parametrize("scale", [Scale("log1p", 1e5, "matrix", 5e3), Scale("log1p", 5e3, "median")])
-@pytest.mark.parametrize("x", [COUNTS, COUNTS[:, :30], WRONG["1e6"], WRONG["1e6"][:, :30]])
+@pytest.mark.parametrize(
+    "scale", [Scale("log1p", 1e5, "matrix", 5e3), Scale("log1p", 5e3, "median")]
+)
+@pytest.mark.parametrize(
+    "x", [COUNTS, COUNTS[:, :30], WRONG["1e6"], WRONG["1e6"][:, :30]]
+)
 def test_what_is_left_of_a_query_is_brought_to_what_is_left_of_the_reference(x, scale):
     """The reference was cut to the model's genes, whether or not its total is known."""
     x = x[:, :30] if scale.over == "matrix" else x
@@ -307,12 +342,16 @@ def test_what_is_left_of_a_query_is_brought_to_what_is_left_of_the_reference(x, 
 def test_a_scale_that_cannot_be_told_is_warned_of_unless_plausible(recwarn):
     x = np.log1p(1e6 * TPM[:, :40])
     for scale in (SCALE, Scale("log1p", 1e3, "median")):
-        with pytest.warns(UserWarning, match=r"adata\.X holds cells whose total .* give counts\.$"):
+        with pytest.warns(
+            UserWarning, match=r"adata\.X holds cells whose total .* give counts\.$"
+        ):
             found = aligned(x, scale, names=GENES[:40])
         np.testing.assert_array_equal(found, x.astype(np.float32))
     recwarn.clear()
     plausible = Scale("log1p", float(np.median(1e6 * TPM[:, :40].sum(1))), "median")
-    np.testing.assert_array_equal(aligned(x, plausible, names=GENES[:40]), x.astype(np.float32))
+    np.testing.assert_array_equal(
+        aligned(x, plausible, names=GENES[:40]), x.astype(np.float32)
+    )
     assert not len(recwarn)
 
 

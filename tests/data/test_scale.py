@@ -11,10 +11,25 @@ import pandas as pd
 import pytest
 import scanpy as sc
 import scipy.sparse as sp
-from _scaled import N_CELLS, REFUSED, TAKEN, each_format, normalised, rows, sequenced, shares
+from _scaled import (
+    N_CELLS,
+    REFUSED,
+    TAKEN,
+    each_format,
+    normalised,
+    rows,
+    sequenced,
+    shares,
+)
 from _strategies import DTYPES
 
-from tosica.data import CellMatrix, describe_unscaled, detect, detect_values, sample_positions
+from tosica.data import (
+    CellMatrix,
+    describe_unscaled,
+    detect,
+    detect_values,
+    sample_positions,
+)
 from tosica.data._normalize import fit_scale
 
 if TYPE_CHECKING:
@@ -38,11 +53,17 @@ def test_scales_that_are_taken(name: str, genes: slice, form: Any) -> None:
     np.testing.assert_array_equal(given.toarray() if sp.issparse(given) else given, x)
 
 
-@pytest.mark.parametrize(("first", "second", "is_taken"), [(1e4, 3e3, True), (1e4, 6e4, True), (1e4, 1e6, False)])
+@pytest.mark.parametrize(
+    ("first", "second", "is_taken"),
+    [(1e4, 3e3, True), (1e4, 6e4, True), (1e4, 1e6, False)],
+)
 @pytest.mark.parametrize("genes", [slice(None), slice(60, 200)], ids=["all", "fewer"])
-def test_studies_that_were_normalized_one_by_one(first: float, second: float, is_taken: bool, genes: slice) -> None:
+def test_studies_that_were_normalized_one_by_one(
+    first: float, second: float, is_taken: bool, genes: slice
+) -> None:
     parts = [
-        np.log1p(total * shares(cells))[:, genes] for total, cells in ((first, COUNTS[::2]), (second, COUNTS[1::2]))
+        np.log1p(total * shares(cells))[:, genes]
+        for total, cells in ((first, COUNTS[::2]), (second, COUNTS[1::2]))
     ]
     joined = rows(np.concatenate(parts).astype(np.float32))
     if is_taken:
@@ -69,7 +90,9 @@ def test_scales_that_are_refused(name: str, form: Any) -> None:
         detect_values(x, "adata.X")
 
 
-@pytest.mark.parametrize("name", ["counts", "log1p of 1e3", "log1p of 1e4", "log2 of 1e4", "log10 of 1e6"])
+@pytest.mark.parametrize(
+    "name", ["counts", "log1p of 1e3", "log1p of 1e4", "log2 of 1e4", "log10 of 1e6"]
+)
 def test_a_few_cells_are_enough_and_the_transform_is_undone(name: str) -> None:
     kind, make = TAKEN[name]
     x = make(COUNTS)
@@ -80,7 +103,9 @@ def test_a_few_cells_are_enough_and_the_transform_is_undone(name: str) -> None:
     if kind != "counts":
         total, found = float(name.rpartition(" ")[2]), detect(rows(x))
         assert found.common_total() == pytest.approx(total, rel=1e-4)
-        np.testing.assert_allclose(found.plain.toarray(), total * shares(COUNTS), rtol=1e-4)
+        np.testing.assert_allclose(
+            found.plain.toarray(), total * shares(COUNTS), rtol=1e-4
+        )
 
 
 def test_nothing_tells_the_logarithm() -> None:
@@ -97,7 +122,10 @@ def test_nothing_tells_the_logarithm() -> None:
     "x",
     [
         # Highly expressed genes of which none is ever zero.
-        np.random.default_rng(0).poisson(np.random.default_rng(1).lognormal(5, 1.5, 60), (50, 60)) + 1.0,
+        np.random.default_rng(0).poisson(
+            np.random.default_rng(1).lognormal(5, 1.5, 60), (50, 60)
+        )
+        + 1.0,
         # Small counts without gaps.
         RNG.poisson(8.0, (50, 200)),
         COUNTS > 0,
@@ -135,13 +163,21 @@ def test_cells_and_values_without_expression() -> None:
 
 
 @each_format
-@pytest.mark.parametrize(("value", "said"), [(np.nan, "NaN"), (np.inf, "infinity"), (-1, "negative values")])
-def test_the_first_cell_with_a_wrong_value_is_named(counts: np.ndarray, format_: Any, value: float, said: str) -> None:
+@pytest.mark.parametrize(
+    ("value", "said"), [(np.nan, "NaN"), (np.inf, "infinity"), (-1, "negative values")]
+)
+def test_the_first_cell_with_a_wrong_value_is_named(
+    counts: np.ndarray, format_: Any, value: float, said: str
+) -> None:
     matrix = normalised(counts)
     matrix[[11, 31], [2, 5]] = value
-    with pytest.raises(ValueError, match=rf"^adata\.X holds {said} \(first in cell 11\)"):
+    with pytest.raises(
+        ValueError, match=rf"^adata\.X holds {said} \(first in cell 11\)"
+    ):
         detect(rows(format_(matrix)))
-    with pytest.raises(ValueError, match=rf"^adata\.layers\['a'\] holds {said} .*cell 111"):
+    with pytest.raises(
+        ValueError, match=rf"^adata\.layers\['a'\] holds {said} .*cell 111"
+    ):
         detect_values(format_(matrix), "adata.layers['a']", first_cell=100)
 
 
@@ -169,15 +205,23 @@ IN_RAW = "adata.raw (use_raw=True, or adata.raw.to_adata() for a reference)"
 
 
 def test_where_unscaled_expression_is(counts: np.ndarray, tmp_path: Path) -> None:
-    adata = ad.AnnData(counts - counts.mean(0), obs=pd.DataFrame(index=[f"cell{i}" for i in range(N_CELLS)]))
-    adata.layers["scaled"], adata.layers["empty"] = adata.X.copy(), np.zeros_like(counts)
+    adata = ad.AnnData(
+        counts - counts.mean(0),
+        obs=pd.DataFrame(index=[f"cell{i}" for i in range(N_CELLS)]),
+    )
+    adata.layers["scaled"], adata.layers["empty"] = (
+        adata.X.copy(),
+        np.zeros_like(counts),
+    )
     adata.raw = adata.copy()
     assert describe_unscaled(adata) == NOWHERE
     adata.raw = ad.AnnData(sp.csr_matrix(normalised(counts)), obs=adata.obs)
     adata.layers["counts"] = sp.csc_matrix(counts)
     both = f"Unscaled expression is in {IN_RAW} and in {IN_LAYER}"
     assert describe_unscaled(adata[::-1][:, :30]) == both
-    with pytest.raises(ValueError, match=rf"log-normalised expression\. {re.escape(both)}$"):
+    with pytest.raises(
+        ValueError, match=rf"log-normalised expression\. {re.escape(both)}$"
+    ):
         detect(CellMatrix(adata))
     adata.write_h5ad(tmp_path / "a.h5ad")
     backed = ad.read_h5ad(tmp_path / "a.h5ad", backed="r")

@@ -27,7 +27,9 @@ def _empty_cache(tmp_path, monkeypatch):
 def at_server(file_server, monkeypatch):
     """Every data set is at the server."""
     for name, data in PUBLISHED.items():
-        monkeypatch.setitem(PUBLISHED, name, data._replace(url=f"{file_server.url}/data.rda"))
+        monkeypatch.setitem(
+            PUBLISHED, name, data._replace(url=f"{file_server.url}/data.rda")
+        )
     return file_server
 
 
@@ -38,29 +40,44 @@ def counts_of(adata):
 def as_muscat(adata):
     """A SingleCellExperiment, with a level that no cell has and a column that is not wanted."""
     columns = {
-        key: r.factor(adata.obs[key].cat.codes.to_numpy() + 1, [*adata.obs[key].cat.categories])
+        key: r.factor(
+            adata.obs[key].cat.codes.to_numpy() + 1, [*adata.obs[key].cat.categories]
+        )
         for key in ("cluster_id", "sample_id", "group_id")
     }
     columns["cluster_id"].attributes["levels"].value.append("Megakaryocytes")
     cells = r.s4(
-        "DFrame", rownames=r.strings(*adata.obs_names), listData=r.named(**columns, n=r.vector(np.zeros(adata.n_obs)))
+        "DFrame",
+        rownames=r.strings(*adata.obs_names),
+        listData=r.named(**columns, n=r.vector(np.zeros(adata.n_obs))),
     )
-    assays = r.s4("SimpleAssays", data=r.s4("SimpleList", listData=r.named(counts=counts_of(adata))))
+    assays = r.s4(
+        "SimpleAssays",
+        data=r.s4("SimpleList", listData=r.named(counts=counts_of(adata))),
+    )
     return {"example_sce": r.s4("SingleCellExperiment", colData=cells, assays=assays)}
 
 
 def as_scorpius(adata):
     cells, genes = list(adata.obs_names), list(adata.var_names)
     log2 = adata.X.toarray().astype(float) / np.log(2)
-    stage = r.factor(adata.obs["stage"].cat.codes.to_numpy() + 1, ["MDP", "CDP", "PreDC"])
+    stage = r.factor(
+        adata.obs["stage"].cat.codes.to_numpy() + 1, ["MDP", "CDP", "PreDC"]
+    )
     info = r.frame(cells, group_name=stage)
-    return {"ginhoux": r.named(expression=r.matrix(log2, cells, genes), sample_info=info)}
+    return {
+        "ginhoux": r.named(expression=r.matrix(log2, cells, genes), sample_info=info)
+    }
 
 
 def as_citefuse(mdata):
     rna, protein = mdata["rna"].copy(), mdata["protein"]
     rna.var_names = "hg19_" + rna.var_names
-    return {"CITEseq_example": r.named(RNA=counts_of(rna), ADT=counts_of(protein), HTO=r.plain_list())}
+    return {
+        "CITEseq_example": r.named(
+            RNA=counts_of(rna), ADT=counts_of(protein), HTO=r.plain_list()
+        )
+    }
 
 
 def as_harmony(adata):
@@ -95,17 +112,23 @@ def test_reads_a_folder_of_ones_own(name, shared, monkeypatch):
         pytest.param("cite_pbmc", as_citefuse, marks=pytest.mark.slow),
     ],
 )
-def test_downloads_and_converts_once(name, as_r, shared, at_server, tmp_path, monkeypatch):
+def test_downloads_and_converts_once(
+    name, as_r, shared, at_server, tmp_path, monkeypatch
+):
     with monkeypatch.context() as folder:
         folder.setenv("TOSICA_DATA", str(shared))
         expected = getattr(tosica.datasets, name)()
-    at_server.files["data.rda"] = r.write_rda(tmp_path / "x.rda", **as_r(expected)).read_bytes()
+    at_server.files["data.rda"] = r.write_rda(
+        tmp_path / "x.rda", **as_r(expected)
+    ).read_bytes()
     for _ in range(2):
         found = getattr(tosica.datasets, name)()
         assert list(found.obs) == list(expected.obs)
         for key in found.obs:
             assert found.obs[key].astype(str).equals(expected.obs[key].astype(str))
-            assert list(found.obs[key].cat.categories) == list(expected.obs[key].cat.categories)
+            assert list(found.obs[key].cat.categories) == list(
+                expected.obs[key].cat.categories
+            )
         for one, other in zip(values(found), values(expected), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-6)
             assert one.dtype == np.float32
@@ -120,13 +143,19 @@ def test_other_contents_are_not_kept(shared, at_server, tmp_path, monkeypatch):
     changed = tosica.datasets.kang()
     changed.X.data[0] += 1
     monkeypatch.delenv("TOSICA_DATA")
-    at_server.files["data.rda"] = r.write_rda(tmp_path / "x.rda", **as_muscat(changed)).read_bytes()
-    with pytest.raises(ValueError, match=r"data\.rda does not hold the cells, .*TOSICA_DATA"):
+    at_server.files["data.rda"] = r.write_rda(
+        tmp_path / "x.rda", **as_muscat(changed)
+    ).read_bytes()
+    with pytest.raises(
+        ValueError, match=r"data\.rda does not hold the cells, .*TOSICA_DATA"
+    ):
         tosica.datasets.kang()
     assert list((tmp_path / "cache" / "datasets").iterdir()) == []
     changed.write_h5ad(tmp_path / "kang_pbmc.h5ad")
     monkeypatch.setenv("TOSICA_DATA", str(tmp_path))
-    with pytest.raises(ValueError, match=r"kang_pbmc\.h5ad does not hold the cells, .*replace it"):
+    with pytest.raises(
+        ValueError, match=r"kang_pbmc\.h5ad does not hold the cells, .*replace it"
+    ):
         tosica.datasets.kang()
 
 
@@ -155,7 +184,10 @@ def test_cache_that_cannot_be_written(at_server, tmp_path, monkeypatch):
     ("content", "reason"),
     [
         (b"<html>log in</html>", "NotImplementedError: Unknown file format"),
-        (b"RDX2\nX\n\x00\x00", "ValueError: buffer size must be a multiple of element size"),
+        (
+            b"RDX2\nX\n\x00\x00",
+            "ValueError: buffer size must be a multiple of element size",
+        ),
     ],
 )
 def test_something_else_at_the_server(content, reason, at_server, tmp_path):
@@ -166,14 +198,20 @@ def test_something_else_at_the_server(content, reason, at_server, tmp_path):
 
 
 def test_another_object_at_the_server(at_server, tmp_path):
-    at_server.files["data.rda"] = r.write_rda(tmp_path / "x.rda", iris=r.plain_list()).read_bytes()
-    with pytest.raises(ValueError, match=r"has no object 'example_sce', so it was not kept"):
+    at_server.files["data.rda"] = r.write_rda(
+        tmp_path / "x.rda", iris=r.plain_list()
+    ).read_bytes()
+    with pytest.raises(
+        ValueError, match=r"has no object 'example_sce', so it was not kept"
+    ):
         tosica.datasets.kang()
 
 
 def test_folder_without_the_file(tmp_path, monkeypatch):
     monkeypatch.setenv("TOSICA_DATA", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match=r"in TOSICA_DATA, has no kang_pbmc\.h5ad: put it"):
+    with pytest.raises(
+        FileNotFoundError, match=r"in TOSICA_DATA, has no kang_pbmc\.h5ad: put it"
+    ):
         tosica.datasets.kang()
 
 

@@ -38,14 +38,20 @@ def test_shares_no_memory_with_the_query():
     np.testing.assert_array_equal(adata.obsm[f"X_{KEY}"], before.obsm[f"X_{KEY}"])
     np.testing.assert_array_equal(adata.obsm["X_umap"], before.obsm["X_umap"])
     assert adata.obs.equals(before.obs)
-    assert list(adata.uns["bulk_labels_colors"]) == list(before.uns["bulk_labels_colors"])
+    assert list(adata.uns["bulk_labels_colors"]) == list(
+        before.uns["bulk_labels_colors"]
+    )
 
 
 @pytest.mark.filterwarnings("ignore:The set_bad function:PendingDeprecationWarning")
 def test_has_what_scanpy_needs():
     result = tosica.get.contributions(annotated_pbmc())
     assert set(result.obsm) == {"X_pca", "X_umap", "X_tosica"}
-    assert set(result.uns) == {"bulk_labels_colors", "louvain_colors", "tosica_prediction_colors"}
+    assert set(result.uns) == {
+        "bulk_labels_colors",
+        "louvain_colors",
+        "tosica_prediction_colors",
+    }
     axes = sc.pl.umap(result, color=["gene set 03", "tosica_prediction"], show=False)
     assert len(axes) == 2
 
@@ -54,11 +60,27 @@ def test_has_what_scanpy_needs():
     ("damaged", "error", "said"),
     [
         (annotated_pbmc(key="mine"), KeyError, "pass key='mine"),
-        (_edited(obsm=lambda obsm: obsm.pop(f"X_{KEY}")), KeyError, "no .*'X_tosica_attribution'"),
+        (
+            _edited(obsm=lambda obsm: obsm.pop(f"X_{KEY}")),
+            KeyError,
+            "no .*'X_tosica_attribution'",
+        ),
         (_edited(uns=lambda uns: uns.pop(KEY)), KeyError, "unless uns_merge='same'"),
-        (_edited(uns=lambda uns: uns[KEY].pop("gene_sets")), KeyError, "no names of its columns .*'gene_sets'"),
-        (_edited(uns=lambda uns: uns.update({KEY: "text"})), KeyError, "no names of its columns .*'gene_sets'"),
-        (_edited(uns=lambda uns: uns[KEY].update(gene_sets=["a"])), ValueError, "names 1 gene sets"),
+        (
+            _edited(uns=lambda uns: uns[KEY].pop("gene_sets")),
+            KeyError,
+            "no names of its columns .*'gene_sets'",
+        ),
+        (
+            _edited(uns=lambda uns: uns.update({KEY: "text"})),
+            KeyError,
+            "no names of its columns .*'gene_sets'",
+        ),
+        (
+            _edited(uns=lambda uns: uns[KEY].update(gene_sets=["a"])),
+            ValueError,
+            "names 1 gene sets",
+        ),
         (
             _edited(obsm=lambda obsm: np.put(obsm[f"X_{KEY}"], 181, np.inf)),
             ValueError,
@@ -82,7 +104,9 @@ def test_rankings_are_those_that_scanpy_reads():
     scanpys = sc.get.rank_genes_groups_df(adata, None, key="ranks")
     assert list(scanpys["group"]) == list(table["group"])
     assert list(scanpys["names"]) == list(table["gene_set"])
-    np.testing.assert_array_equal(scanpys.iloc[:, 2:].to_numpy(), table.iloc[:, 2:-1].to_numpy())
+    np.testing.assert_array_equal(
+        scanpys.iloc[:, 2:].to_numpy(), table.iloc[:, 2:-1].to_numpy()
+    )
     two = tosica.get.rank_gene_sets_df(adata, ["Dendritic", "CD34+"], key="ranks")
     assert list(dict.fromkeys(two["group"])) == ["Dendritic", "CD34+"]
     assert len(two) == 2 * N_GENE_SETS
@@ -92,7 +116,9 @@ def test_something_else_under_the_key():
     with pytest.raises(KeyError, match=r"holds no result of tosica\.tl\.\w+: call it"):
         tosica.get.rank_gene_sets_df(annotated_pbmc(), key="tosica")
     for read in (tosica.get.genes_df, tosica.get.gene_sets_df, tosica.get.explain):
-        with pytest.raises(KeyError, match=r"holds no contributions: call tosica\.tl\.attribute"):
+        with pytest.raises(
+            KeyError, match=r"holds no contributions: call tosica\.tl\.attribute"
+        ):
             read(annotated_pbmc(), key="tosica")
 
 
@@ -116,7 +142,9 @@ def test_coverage():
     assert table["max_jaccard"].to_list() == [0.5, 0.5, 0]
     assert table["nearest"].to_list()[:2] == ["small", "large"]
     assert table["nearest"].isna().to_list() == [False, False, True]
-    assert tosica.get.mask_coverage(masked(max_gene_sets=1))["max_jaccard"].to_list() == [0]
+    assert tosica.get.mask_coverage(masked(max_gene_sets=1))[
+        "max_jaccard"
+    ].to_list() == [0]
 
 
 def test_masks_that_are_none():

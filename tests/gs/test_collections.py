@@ -38,12 +38,17 @@ def test_human_gobp(human_gobp):
         assert genes <= set(human_gobp[name]), name
     # Genes of narrower terms count; B cells carry no T cell receptor.
     of_t_cells = set(human_gobp["T cell receptor signaling pathway"])
-    assert set(human_gobp["regulation of T cell receptor signaling pathway"]) < of_t_cells
+    assert (
+        set(human_gobp["regulation of T cell receptor signaling pathway"]) < of_t_cells
+    )
     assert not {"CD79A", "MS4A1", "HBB"} & of_t_cells
 
 
 def test_mouse_gobp_is_human_gobp_by_orthology():
-    lines = [f"{name}\t{' '.join(genes)}\n" for name, genes in tosica.gs.load("mouse_gobp").items()]
+    lines = [
+        f"{name}\t{' '.join(genes)}\n"
+        for name, genes in tosica.gs.load("mouse_gobp").items()
+    ]
     digest = hashlib.sha256("".join(lines).encode()).hexdigest()
     assert digest == "5a1915ca80b7e131d4e8eb58536433e9b7dfa1b1ce916b702fdcb708d8b9d45c"
 
@@ -53,8 +58,14 @@ def test_bundled_files_are_what_the_code_expects(name):
     """What the scripts that build them once a release have to keep."""
     gene_sets = tosica.gs.load(name)
     metadata = json.loads((RESOURCES / f"{name}.json").read_bytes())
-    assert metadata["n_sets"] == len(gene_sets) == tosica.gs.collections().at[name, "n_sets"]
-    assert metadata["n_genes"] == len({gene for genes in gene_sets.values() for gene in genes})
+    assert (
+        metadata["n_sets"]
+        == len(gene_sets)
+        == tosica.gs.collections().at[name, "n_sets"]
+    )
+    assert metadata["n_genes"] == len(
+        {gene for genes in gene_sets.values() for gene in genes}
+    )
     assert (metadata["min_genes"], metadata["max_genes"]) == (
         min(map(len, gene_sets.values())),
         max(map(len, gene_sets.values())),
@@ -82,7 +93,10 @@ def test_the_collection_is_the_callers_own(human_gobp):
         ("kegg", "tosica.gs.read_gmt"),
         ("", "only human_gobp, mouse_gobp"),
         ("human_hallmark@7", "no version '7' of human_hallmark; .* 2024.1"),
-        ("human_gobp@2024.1", "no version '2024.1' of human_gobp; those that exist: 2024-09-08"),
+        (
+            "human_gobp@2024.1",
+            "no version '2024.1' of human_gobp; those that exist: 2024-09-08",
+        ),
     ],
 )
 def test_unknown_names_and_versions(name, words):
@@ -93,8 +107,13 @@ def test_unknown_names_and_versions(name, words):
 # --------------------------------------------------------------------------- downloads
 
 HALLMARK = "2024.1.Hs/h.all.v2024.1.Hs.symbols.gmt"
-SETS = {"HALLMARK_HYPOXIA": ["PGK1", "PDK1", "GBE1"], "HALLMARK_APOPTOSIS": ["CASP3", "CASP9", "DFFA", "CASP7"]}
-CONTENT = "".join(f"{name}\thttps://x\t" + "\t".join(s) + "\n" for name, s in SETS.items()).encode()
+SETS = {
+    "HALLMARK_HYPOXIA": ["PGK1", "PDK1", "GBE1"],
+    "HALLMARK_APOPTOSIS": ["CASP3", "CASP9", "DFFA", "CASP7"],
+}
+CONTENT = "".join(
+    f"{name}\thttps://x\t" + "\t".join(s) + "\n" for name, s in SETS.items()
+).encode()
 
 
 @pytest.fixture
@@ -125,7 +144,11 @@ def test_every_collection_and_version_has_its_file(server):
     assert list(table.index) == [*INSIDE, *MSIGDB]
     assert (table.loc[MSIGDB, "version"] == "2024.1").all()
     assert not table.drop(columns=["n_sets", "n_genes"]).isna().any(axis=None)
-    assert table.at["mouse_gobp", "organism"] == table.at["mouse_tf", "organism"] == "Mus musculus"
+    assert (
+        table.at["mouse_gobp", "organism"]
+        == table.at["mouse_tf", "organism"]
+        == "Mus musculus"
+    )
     root = table.at["human_hallmark", "url"].removesuffix(HALLMARK)
     for name in MSIGDB:
         for version in ("2022.1", "2024.1", "2025.1"):
@@ -183,7 +206,9 @@ def test_damaged_file_in_the_cache_is_named_and_kept(server, tmp_path):
 def test_without_a_mirror_it_is_the_broad_institutes_server(monkeypatch):
     monkeypatch.delenv("TOSICA_MSIGDB_URL", raising=False)
     url = tosica.gs.collections().at["human_hallmark", "url"]
-    assert url == f"https://data.broadinstitute.org/gsea-msigdb/msigdb/release/{HALLMARK}"
+    assert (
+        url == f"https://data.broadinstitute.org/gsea-msigdb/msigdb/release/{HALLMARK}"
+    )
 
 
 # --------------------------------------------------------------------------- several as one

@@ -14,11 +14,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tosica
-from tosica.gs._genes import ORGANISMS, GeneList, describe_gene_names, gene_table, hint_for_mismatch, orthologs
+from tosica.gs._genes import (
+    ORGANISMS,
+    GeneList,
+    describe_gene_names,
+    gene_table,
+    hint_for_mismatch,
+    orthologs,
+)
 from tosica.gs._match import match_respelled
 
-HUMAN = ["CD3E", "CD19", "MS4A1", "HLA-DRA", "MT-ND1", "C1orf112", "RP11-34P13.7", "AC012345.1"]
-MOUSE = ["Cd3e", "Cd19", "Ms4a1", "H2-Aa", "mt-Nd1", "1700001G17Rik", "Gm1234", "Hba-a1"]
+HUMAN = [
+    "CD3E",
+    "CD19",
+    "MS4A1",
+    "HLA-DRA",
+    "MT-ND1",
+    "C1orf112",
+    "RP11-34P13.7",
+    "AC012345.1",
+]
+MOUSE = [
+    "Cd3e",
+    "Cd19",
+    "Ms4a1",
+    "H2-Aa",
+    "mt-Nd1",
+    "1700001G17Rik",
+    "Gm1234",
+    "Hba-a1",
+]
 ENSG = [f"ENSG{i:011d}" for i in range(1000, 1050)]
 ENSMUSG = [f"ENSMUSG{i:011d}" for i in range(1000, 1050)]
 
@@ -40,7 +65,10 @@ def mapped(*names: str, organism: str = "human", **kwargs: Any) -> list[str | No
         ([f"{name}.12" for name in ENSG], "human Ensembl IDs"),
         (["ENSG00000182378.15_PAR_Y"], "human Ensembl IDs"),
         (ENSMUSG, "mouse Ensembl IDs"),
-        (["ENSDARG00000000001", "ENSRNOG00000000001.2"], "Ensembl IDs of another species"),
+        (
+            ["ENSDARG00000000001", "ENSRNOG00000000001.2"],
+            "Ensembl IDs of another species",
+        ),
         (["ENST00000361390", "ENSMUST00000082392.1"], "Ensembl transcript IDs"),
         (["916", "930", "4069", "100506658"], "Entrez numbers"),
         (["916.0", "930.0"], "Entrez numbers"),
@@ -62,8 +90,16 @@ def test_kinds(names: list[str], kind: str | None) -> None:
     [
         (MOUSE, HUMAN, "like mouse symbols while the model's look like human symbols"),
         (HUMAN, MOUSE, "like human symbols while the model's look like mouse symbols"),
-        (ENSMUSG, ENSG, "like mouse Ensembl IDs while the model's look like human Ensembl IDs"),
-        (ENSG, HUMAN, "like human Ensembl IDs while the model's look like human symbols"),
+        (
+            ENSMUSG,
+            ENSG,
+            "like mouse Ensembl IDs while the model's look like human Ensembl IDs",
+        ),
+        (
+            ENSG,
+            HUMAN,
+            "like human Ensembl IDs while the model's look like human symbols",
+        ),
         ([str(i) for i in range(50)], HUMAN, "tosica.io.from_seurat"),
         (HUMAN, ["LYZ", "NKG7"], ""),
         (HUMAN, HUMAN + MOUSE, ""),
@@ -86,25 +122,59 @@ def test_hint(query: list[str], reference: list[str], words: str) -> None:
         (
             "human",
             {
-                **{"CD3E": "CD3E", "ENSG00000198851": "CD3E", "ENSG00000198851.10": "CD3E"},
+                **{
+                    "CD3E": "CD3E",
+                    "ENSG00000198851": "CD3E",
+                    "ENSG00000198851.10": "CD3E",
+                },
                 **{"SEPT7": "SEPTIN7", "IL8": "CXCL8", "PDL1": "CD274", "cd3e": None},
-                **{"Cd3e": None, "ENSG00000198851.x": None, "no such gene": None, "": None},
+                **{
+                    "Cd3e": None,
+                    "ENSG00000198851.x": None,
+                    "no such gene": None,
+                    "": None,
+                },
                 # Ensembl has an unplaced copy under the same ID.
                 "ENSG00000173674": "EIF1AX",
                 # Names of their own are not cut.
                 **{"HLA-A": "HLA-A", "RIMBP3.2": "RIMBP3B", "IGHV1-69-2": "IGHV1-69-2"},
-                **{"MT-ND1": "ND1", "RP11-34P13.7": None, "AC000001.1": None, "RIMBP3.7": None},
+                **{
+                    "MT-ND1": "ND1",
+                    "RP11-34P13.7": None,
+                    "AC000001.1": None,
+                    "RIMBP3.7": None,
+                },
                 # A symbol and another part.
-                **{"HLA-A (ENSG00000206503)": "HLA-A", "HLA-A.ENSG00000206503": "HLA-A"},
-                **{"HLA-A_ENSG00000206503": "HLA-A", "HLA-A_ENSG00000206503.13": "HLA-A"},
+                **{
+                    "HLA-A (ENSG00000206503)": "HLA-A",
+                    "HLA-A.ENSG00000206503": "HLA-A",
+                },
+                **{
+                    "HLA-A_ENSG00000206503": "HLA-A",
+                    "HLA-A_ENSG00000206503.13": "HLA-A",
+                },
                 **{"HLA-A-ENSG00000206503": "HLA-A", "ENSG00000206503_HLA-A": "HLA-A"},
-                **{"ENSG00000206503.13_HLA-A": "HLA-A", "ENSG00000206503|HLA-A": "HLA-A"},
+                **{
+                    "ENSG00000206503.13_HLA-A": "HLA-A",
+                    "ENSG00000206503|HLA-A": "HLA-A",
+                },
                 **{"ENSG00000182378.13_PAR_Y_PLCXD1": "PLCXD1", "TP53|7157": "TP53"},
-                **{"TP53|anything": "TP53", "TP53|": "TP53", "HLA-A_ENSG99999999999": "HLA-A"},
-                **{"some clone_ENSG00000206503": "HLA-A", "IL8_ENSG00000169429": "CXCL8"},
+                **{
+                    "TP53|anything": "TP53",
+                    "TP53|": "TP53",
+                    "HLA-A_ENSG99999999999": "HLA-A",
+                },
+                **{
+                    "some clone_ENSG00000206503": "HLA-A",
+                    "IL8_ENSG00000169429": "CXCL8",
+                },
                 # Where the symbol may be two genes, the ID decides.
                 "SARS_ENSG00000031698": "SARS1",
-                **{"nothing_ENSG99999999999": None, "nothing|anything": None, "?|7157": None},
+                **{
+                    "nothing_ENSG99999999999": None,
+                    "nothing|anything": None,
+                    "?|7157": None,
+                },
                 **{"|": None, "_": None, "ENSG": None, "ENSG00000198851_": None},
                 # A symbol and the number of its repeat.
                 **{"CD24.1": "CD24", "CD19-2": "CD19", "ENSG00000198851-1": "CD3E"},
@@ -115,9 +185,21 @@ def test_hint(query: list[str], reference: list[str], words: str) -> None:
         (
             "mouse",
             {
-                **{"Cd3e": "Cd3e", "ENSMUSG00000032093": "Cd3e", "ENSMUSG00000032093.7": "Cd3e"},
-                **{"CD3E": None, "Cd3e_ENSMUSG00000032093": "Cd3e", "Cd3e|12501": "Cd3e"},
-                **{"ENSMUSG00000032093.7|Cd3e": "Cd3e", "Cd3e.1": "Cd3e", "Ighv1-62-9": None},
+                **{
+                    "Cd3e": "Cd3e",
+                    "ENSMUSG00000032093": "Cd3e",
+                    "ENSMUSG00000032093.7": "Cd3e",
+                },
+                **{
+                    "CD3E": None,
+                    "Cd3e_ENSMUSG00000032093": "Cd3e",
+                    "Cd3e|12501": "Cd3e",
+                },
+                **{
+                    "ENSMUSG00000032093.7|Cd3e": "Cd3e",
+                    "Cd3e.1": "Cd3e",
+                    "Ighv1-62-9": None,
+                },
             },
         ),
     ],
@@ -133,7 +215,10 @@ def test_one_name(organism: str, names: dict[str, str | None]) -> None:
         (["916", "930.0", "4069"], ["CD3E", "CD19", "LYZ"]),
         (["0", "1", "2", "3"], [None] * 4),
         (["CD19", "LYZ", "916"], ["CD19", "LYZ", None]),
-        (["CD3E|916", "CD19|930", "LYZ|4069", "?|7157", "CD4|930"], [*HUMAN[:2], "LYZ", "TP53", None]),
+        (
+            ["CD3E|916", "CD19|930", "LYZ|4069", "?|7157", "CD4|930"],
+            [*HUMAN[:2], "LYZ", "TP53", None],
+        ),
         (["CD3E|1", "CD19|2", "LYZ|916", "?|930"], ["CD3E", "CD19", "LYZ", None]),
         # The symbol itself is there: what is numbered is another locus. Of several none is taken.
         (["CD24", "CD24.1"], ["CD24", None]),
@@ -142,7 +227,9 @@ def test_one_name(organism: str, names: dict[str, str | None]) -> None:
         (["CD24-1", "CD24-2"], [None, None]),
     ],
 )
-def test_names_that_depend_on_the_others(names: list[str], expected: list[str | None]) -> None:
+def test_names_that_depend_on_the_others(
+    names: list[str], expected: list[str | None]
+) -> None:
     assert mapped(*names) == expected
 
 
@@ -151,12 +238,14 @@ def test_forms_of_the_result() -> None:
     # HLA-DRA has an ID on each haplotype; none is guessed.
     assert mapped(*names, to="ensembl") == ["ENSG00000198851", "ENSG00000122545", None]
     assert mapped(*names, to="entrez") == ["916", "989", "3122"]
-    assert mapped("ENSG00000198851.10", "SEPT7", "LYZ", to_organism="mouse") == [*("Cd3e", "Septin7", None)]
+    assert mapped("ENSG00000198851.10", "SEPT7", "LYZ", to_organism="mouse") == [
+        *("Cd3e", "Septin7", None)
+    ]
     # Proteins of the mitochondrion go by HGNC's names, too.
     assert mapped("MT-ND1", "MT-CO2", to_organism="mouse") == ["mt-Nd1", "mt-Co2"]
-    assert mapped("CD3E", "H2-AA", "1700001G17RIK", organism="mouse", ignore_case=True) == [
-        *("Cd3e", "H2-Aa", "1700001G17Rik")
-    ]
+    assert mapped(
+        "CD3E", "H2-AA", "1700001G17RIK", organism="mouse", ignore_case=True
+    ) == [*("Cd3e", "H2-Aa", "1700001G17Rik")]
     assert mapped("C1ORF43", "cd3e", ignore_case=True) == ["C1orf43", "CD3E"]
     assert list(tosica.gs.map_genes(iter(names), organism="human").index) == names
 
@@ -168,10 +257,16 @@ def test_a_symbol_is_not_taken_for_an_alias_of_another_gene() -> None:
     assert mapped(*both) == both
 
 
-def test_ambiguous_names_are_listed_and_not_guessed(caplog: pytest.LogCaptureFixture) -> None:
+def test_ambiguous_names_are_listed_and_not_guessed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.INFO, "tosica"):
         assert mapped("SARS", "CD3E_ENSG00000177455", "CD3E") == [None, None, "CD3E"]
-    for words in ("1 of 3 human genes", "SARS (SARS1 or SARS2)", "CD3E_ENSG00000177455 (CD3E or"):
+    for words in (
+        "1 of 3 human genes",
+        "SARS (SARS1 or SARS2)",
+        "CD3E_ENSG00000177455 (CD3E or",
+    ):
         assert words in caplog.text
 
 
@@ -180,15 +275,26 @@ def test_orthologs_are_one_to_one_both_ways() -> None:
     assert len(there) == len(back) > 16_000
     assert {back[mouse]: mouse for mouse in back} == there
     # The Ensembl IDs of the last are also those of antisense genes, readthroughs or copies.
-    pairs = {"CD3E": "Cd3e", "PTPRC": "Ptprc", "NRG1": "Nrg1", "CCR3": "Ccr3", "BACH1": "Bach1"}
+    pairs = {
+        "CD3E": "Cd3e",
+        "PTPRC": "Ptprc",
+        "NRG1": "Nrg1",
+        "CCR3": "Ccr3",
+        "BACH1": "Bach1",
+    }
     assert pairs.items() <= dict(there).items()
     # Two genes of the mouse answer to LYZ.
     assert "LYZ" not in there
 
 
 @settings(max_examples=20)
-@given(names=st.lists(st.text(max_size=12), max_size=20), organism=st.sampled_from(ORGANISMS))
-def test_any_text_is_described_and_translated_or_missing(names: list[str], organism: str) -> None:
+@given(
+    names=st.lists(st.text(max_size=12), max_size=20),
+    organism=st.sampled_from(ORGANISMS),
+)
+def test_any_text_is_described_and_translated_or_missing(
+    names: list[str], organism: str
+) -> None:
     assert describe_gene_names(reversed(names + names)) == describe_gene_names(names)
     found = tosica.gs.map_genes(names, organism=organism)
     assert list(found.index) == names
@@ -252,7 +358,8 @@ def test_no_name_is_guessed(names: list[str], wanted: list[str]) -> None:
     assert found == {
         one: next(n for n in names if fold(n) == fold(one))
         for one in set(wanted) - set(names)
-        if [fold(n) for n in wanted].count(fold(one)) == 1 and [fold(n) for n in names].count(fold(one)) == 1
+        if [fold(n) for n in wanted].count(fold(one)) == 1
+        and [fold(n) for n in names].count(fold(one)) == 1
     }
 
 
@@ -260,10 +367,19 @@ def test_no_name_is_guessed(names: list[str], wanted: list[str]) -> None:
 def test_gene_sets_find_genes_of_other_spelling(identifiers: Any) -> None:
     adata = ad.AnnData(np.ones((2, 12), dtype=np.float32))
     # "Y-0-b" may be two genes of the data.
-    adata.var_names = ["X_0", "X_1-a", "X-2", "Y_0-b", "Y-0_b", *(f"G{i}" for i in range(7))]
+    adata.var_names = [
+        "X_0",
+        "X_1-a",
+        "X-2",
+        "Y_0-b",
+        "Y-0_b",
+        *(f"G{i}" for i in range(7)),
+    ]
     sets = {"x": ["X-0", "X-1-a", "X_2", "Y-0-b"], "g": [f"G{i}" for i in range(7)]}
     tosica.pp.build_mask(adata, sets, min_genes=1, identifiers=identifiers)
     n = 0 if identifiers == "exact" else 3
     assert adata.uns["tosica_mask"]["n_genes_mapped"] == n
     mask = adata.varm["tosica_mask"].toarray()
-    assert list(mask[:, 0] if n else mask.any(1)[:5]) == [True] * n + [False] * (12 - n if n else 5)
+    assert list(mask[:, 0] if n else mask.any(1)[:5]) == [True] * n + [False] * (
+        12 - n if n else 5
+    )

@@ -22,11 +22,15 @@ SETS = {"T cell": ["CD3D", "CD3E"], "B cell": ["MS4A1", "CD79A"]}
 PLAIN = b"T cell\tna\tCD3D\tCD3E\nB cell\tby hand\tMS4A1\tCD79A\n"
 
 # Few letters, so that names collide and hard characters are common.
-ANY_TEXT = st.text(alphabet=st.sampled_from("aB1 -,\"'<\t\n\r\x85\u2028\ufeffé基\ud800"), max_size=4)
+ANY_TEXT = st.text(
+    alphabet=st.sampled_from("aB1 -,\"'<\t\n\r\x85\u2028\ufeffé基\ud800"), max_size=4
+)
 
 
 @pytest.fixture(scope="module", params=["x.gmt", "x.gmt.gz"])
-def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def path(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     return tmp_path_factory.mktemp("gmt") / request.param
 
 
@@ -45,13 +49,21 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         (PLAIN.rstrip(), SETS),
         (gzip.compress(PLAIN, mtime=0), SETS),
         ("Größe\t\t基\n".encode(), {"Größe": ["基"]}),
-        (b"b\t\tG2\tG1\tG2\tG0\na\t\tG9\tG1\n", {"b": ["G2", "G1", "G0"], "a": ["G9", "G1"]}),
+        (
+            b"b\t\tG2\tG1\tG2\tG0\na\t\tG9\tG1\n",
+            {"b": ["G2", "G1", "G0"], "a": ["G9", "G1"]},
+        ),
         # Only line ends cut lines.
-        ("before\u2028after\x0band\x85more\tna\tCD3E\n".encode(), {"before\u2028after\x0band\x85more": ["CD3E"]}),
+        (
+            "before\u2028after\x0band\x85more\tna\tCD3E\n".encode(),
+            {"before\u2028after\x0band\x85more": ["CD3E"]},
+        ),
     ],
 )
 @pytest.mark.parametrize("name", ["x.gmt", "x.gmt.gz", "x.txt"])
-def test_reads(tmp_path: Path, name: str, content: bytes, expected: dict[str, list[str]]) -> None:
+def test_reads(
+    tmp_path: Path, name: str, content: bytes, expected: dict[str, list[str]]
+) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     for given_path in (path, str(path)):
@@ -77,7 +89,10 @@ def test_reads(tmp_path: Path, name: str, content: bytes, expected: dict[str, li
         (b"T cell,na,CD3E\n", "line 1"),
         (b"\tna\tCD3E\n", "line 1"),
         (PLAIN + b"NK cell\tna\t\t \n", "line 3.*'NK cell"),
-        (PLAIN + b"\nB cell\tna\tCD19\n", "line 4: the gene set 'B cell' is duplicated"),
+        (
+            PLAIN + b"\nB cell\tna\tCD19\n",
+            "line 4: the gene set 'B cell' is duplicated",
+        ),
     ],
 )
 def test_refuses_to_read(tmp_path: Path, content: bytes, word: str) -> None:
@@ -99,15 +114,22 @@ def test_what_is_no_file(tmp_path: Path) -> None:
 
 
 @given(
-    gene_sets=gene_set_collections(ANY_TEXT, ANY_TEXT, n_genes=(0, 3), max_sets=3, unique=True), description=ANY_TEXT
+    gene_sets=gene_set_collections(
+        ANY_TEXT, ANY_TEXT, n_genes=(0, 3), max_sets=3, unique=True
+    ),
+    description=ANY_TEXT,
 )
 @example(gene_sets={"\ufeffa": ["a"]}, description="")
 @example(gene_sets={"a": ["\ufeffa", "<html>"]}, description="<html>")
 @settings(max_examples=50)
-def test_comes_back_or_is_refused(path: Path, gene_sets: dict[str, list[str]], description: str) -> None:
+def test_comes_back_or_is_refused(
+    path: Path, gene_sets: dict[str, list[str]], description: str
+) -> None:
     before = path.read_bytes() if path.exists() else None
     try:
-        tosica.gs.write_gmt(gene_sets, path, descriptions=dict.fromkeys(gene_sets, description))
+        tosica.gs.write_gmt(
+            gene_sets, path, descriptions=dict.fromkeys(gene_sets, description)
+        )
     except ValueError:
         assert (path.read_bytes() if path.exists() else None) == before
     else:
@@ -117,7 +139,9 @@ def test_comes_back_or_is_refused(path: Path, gene_sets: dict[str, list[str]], d
 def test_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tosica.gs.write_gmt(SETS, tmp_path / "x.gmt", descriptions={"B cell": "by hand"})
     assert (tmp_path / "x.gmt").read_bytes() == PLAIN
-    tosica.gs.write_gmt(SETS, str(tmp_path / "x.gmt.gz"), descriptions={"B cell": "by hand"})
+    tosica.gs.write_gmt(
+        SETS, str(tmp_path / "x.gmt.gz"), descriptions={"B cell": "by hand"}
+    )
     first = (tmp_path / "x.gmt.gz").read_bytes()
     assert gzip.decompress(first) == PLAIN
     # The same bytes at any time and under any name.
@@ -127,7 +151,11 @@ def test_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_repeated_genes_and_python_sets(tmp_path: Path) -> None:
-    gene_sets = {"repeats": ["B", "A", "B"], "a set": {"C", "A", "B"}, "generated": iter("BA")}
+    gene_sets = {
+        "repeats": ["B", "A", "B"],
+        "a set": {"C", "A", "B"},
+        "generated": iter("BA"),
+    }
     tosica.gs.write_gmt(gene_sets, tmp_path / "x.gmt")
     assert tosica.gs.read_gmt(tmp_path / "x.gmt") == {
         "repeats": ["B", "A"],
@@ -168,7 +196,9 @@ def test_replaces_the_file_behind_a_link(tmp_path: Path) -> None:
         ({"\ud800": ["G"]}, None, ValueError, "surrogates"),
     ],
 )
-def test_refuses_to_write(tmp_path: Path, gene_sets: Any, descriptions: Any, error: type[Exception], word: str) -> None:
+def test_refuses_to_write(
+    tmp_path: Path, gene_sets: Any, descriptions: Any, error: type[Exception], word: str
+) -> None:
     with pytest.raises(error, match=word):
         tosica.gs.write_gmt(gene_sets, tmp_path / "x.gmt", descriptions=descriptions)
     assert os.listdir(tmp_path) == []

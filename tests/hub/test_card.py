@@ -75,7 +75,13 @@ def test_the_card_of_a_model(toy, train):
         "library_name": "tosica",
         "license": "cc-by-4.0",
         "tags": [
-            *("biology", "single-cell", "transcriptomics", "cell-type-annotation", "human"),
+            *(
+                "biology",
+                "single-cell",
+                "transcriptomics",
+                "cell-type-annotation",
+                "human",
+            ),
             *("tissue:blood", "tissue:lung"),
         ],
     }
@@ -106,29 +112,48 @@ def test_held_out_scores_are_those_of_the_held_out_cells(toy, train):
     held_out = model.validation_indices
     known = toy.obs["kind"].to_numpy()[held_out]
     predicted = model.predict(indices=held_out)
-    codes = [[model.labels.index(name) for name in names] for names in (known, predicted)]
+    codes = [
+        [model.labels.index(name) for name in names] for names in (known, predicted)
+    ]
     order = np.lexsort(model.training_.held_out_codes[::-1])
     expected = np.array(codes)[:, np.lexsort(codes[::-1])]
     np.testing.assert_array_equal(model.training_.held_out_codes[:, order], expected)
     card = model.get_model_card(**ABOUT)
-    accuracy, f1 = (known == predicted).mean(), f1_score(known, predicted, average="macro")
-    assert f"Accuracy {accuracy:.3f} and macro-F1 {f1:.3f} on 9 cells that were held out" in card
+    accuracy, f1 = (
+        (known == predicted).mean(),
+        f1_score(known, predicted, average="macro"),
+    )
+    assert (
+        f"Accuracy {accuracy:.3f} and macro-F1 {f1:.3f} on 9 cells that were held out"
+        in card
+    )
     assert "Afterwards" not in card
     head, *rows = tables(card)[1]
     assert head == ["Label", "Cells", "Held-out cells", "Recall", "F1"]
     recall = [f"{(predicted[known == name] == name).mean():.3f}" for name in "abc"]
-    assert [row[:4] for row in rows] == [[name, "30", "3", score] for name, score in zip("abc", recall, strict=True)]
+    assert [row[:4] for row in rows] == [
+        [name, "30", "3", score] for name, score in zip("abc", recall, strict=True)
+    ]
 
 
 def test_the_refit_is_mentioned(toy_model):
-    assert "Afterwards the model was trained on these cells, too." in toy_model.get_model_card(**ABOUT)
+    assert (
+        "Afterwards the model was trained on these cells, too."
+        in toy_model.get_model_card(**ABOUT)
+    )
 
 
 def test_what_a_card_needs_is_saved(toy_model, tmp_path):
     toy_model.save(tmp_path / "model")
     loaded = TOSICA.load(tmp_path / "model")
-    assert loaded.training_.label_counts == toy_model.training_.label_counts == {"a": 30, "b": 30, "c": 30}
-    np.testing.assert_array_equal(loaded.training_.held_out_codes, toy_model.training_.held_out_codes)
+    assert (
+        loaded.training_.label_counts
+        == toy_model.training_.label_counts
+        == {"a": 30, "b": 30, "c": 30}
+    )
+    np.testing.assert_array_equal(
+        loaded.training_.held_out_codes, toy_model.training_.held_out_codes
+    )
     assert loaded.get_model_card(**ABOUT) == toy_model.get_model_card(**ABOUT)
 
 
@@ -141,9 +166,40 @@ def test_without_calibration_there_are_no_scores(toy, train):
 # ------------------------------------------------------------------------------- any text
 
 _MARKUP = [
-    *("a | b", "---", "# x", "<script>alert(1)</script>", "`code`", "**b**", "![x](y)", "[x](y)"),
-    *("- x", "1. x", "> x", "x\n\n# y", "&lt;", "$x$", "a\\", "\\|", "~~~", "```", "<!-- x"),
-    *("!!python", "'\"", "\U0001f600", "é: ü", "*", "\u202eabc", "a\u2028b", "\x85", "{{ x }}"),
+    *(
+        "a | b",
+        "---",
+        "# x",
+        "<script>alert(1)</script>",
+        "`code`",
+        "**b**",
+        "![x](y)",
+        "[x](y)",
+    ),
+    *(
+        "- x",
+        "1. x",
+        "> x",
+        "x\n\n# y",
+        "&lt;",
+        "$x$",
+        "a\\",
+        "\\|",
+        "~~~",
+        "```",
+        "<!-- x",
+    ),
+    *(
+        "!!python",
+        "'\"",
+        "\U0001f600",
+        "é: ü",
+        "*",
+        "\u202eabc",
+        "a\u2028b",
+        "\x85",
+        "{{ x }}",
+    ),
 ]
 _names = st.text(min_size=1, max_size=30) | st.sampled_from(_MARKUP)
 # Others are refused.
@@ -152,14 +208,17 @@ _texts = _names.filter(one_line)
 
 @settings(max_examples=20)
 @given(
-    labels=st.lists(_names, min_size=1, max_size=4, unique_by=one_line), texts=st.lists(_texts, min_size=7, max_size=7)
+    labels=st.lists(_names, min_size=1, max_size=4, unique_by=one_line),
+    texts=st.lists(_texts, min_size=7, max_size=7),
 )
 def test_no_text_breaks_a_card(labels, texts):
     tissue, license_, organism, _, version, citation, other = texts
     plain = card_of(["T cell"] * len(labels), ["x"] * 7)
     card = card_of(labels, texts)
     assert outline(card) == outline(plain)
-    assert [row[:2] for row in tables(card)[1][1:]] == [[one_line(name), one_line(other)] for name in labels]
+    assert [row[:2] for row in tables(card)[1][1:]] == [
+        [one_line(name), one_line(other)] for name in labels
+    ]
     rows = dict(row for row in tables(card)[0][1:])
     assert rows["Tissue"] == one_line(tissue)
     assert rows["License"] == one_line(license_)

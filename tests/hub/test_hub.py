@@ -45,10 +45,16 @@ class Hub:
 
     def upload_folder(self, *, repo_id: str, folder_path: str, **given: Any) -> Any:
         self.calls.append(("upload_folder", given))
-        self.files[repo_id] = {p.name: p.read_bytes() for p in Path(folder_path).iterdir()}
-        return SimpleNamespace(commit_url=f"https://hub/{repo_id}/commit/1", pr_url=None)
+        self.files[repo_id] = {
+            p.name: p.read_bytes() for p in Path(folder_path).iterdir()
+        }
+        return SimpleNamespace(
+            commit_url=f"https://hub/{repo_id}/commit/1", pr_url=None
+        )
 
-    def snapshot_download(self, repo_id: str, *, allow_patterns: list[str], **given: Any) -> str:
+    def snapshot_download(
+        self, repo_id: str, *, allow_patterns: list[str], **given: Any
+    ) -> str:
         self.calls.append(("snapshot_download", given))
         snapshot = self.folder / "c0ffee"
         snapshot.mkdir()
@@ -66,7 +72,9 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Hub:
     return made
 
 
-def test_pushed_and_loaded(hub: Hub, toy_model: TOSICA, toy_query: AnnData, caplog: Any) -> None:
+def test_pushed_and_loaded(
+    hub: Hub, toy_model: TOSICA, toy_query: AnnData, caplog: Any
+) -> None:
     address = toy_model.push_to_hub("lab/toy", **ABOUT, version="2.1", token="hf")
     assert address == "https://hub/lab/toy/commit/1"
     assert sorted(hub.files["lab/toy"]) == ["README.md", "model.pt"]
@@ -84,14 +92,24 @@ def test_pushed_and_loaded(hub: Hub, toy_model: TOSICA, toy_query: AnnData, capl
     with caplog.at_level("INFO", logger="tosica"):
         model = TOSICA.from_hub("lab/toy", revision="v1", token="hf", **CPU)
     assert "from_hub: lab/toy at commit c0ffee" in caplog.text
-    assert dict(hub.calls)["snapshot_download"].items() >= {"revision": "v1", "token": "hf"}.items()
+    assert (
+        dict(hub.calls)["snapshot_download"].items()
+        >= {"revision": "v1", "token": "hf"}.items()
+    )
     assert model.fingerprint == toy_model.fingerprint
-    np.testing.assert_array_equal(model.predict(toy_query), toy_model.predict(toy_query))
+    np.testing.assert_array_equal(
+        model.predict(toy_query), toy_model.predict(toy_query)
+    )
 
 
 @pytest.mark.parametrize("create_pr", [False, True])
 def test_branch_or_pull_request(hub: Hub, toy_model: TOSICA, create_pr: bool) -> None:
-    given = {"private": True, "revision": "v1", "create_pr": create_pr, "commit_message": "mine"}
+    given = {
+        "private": True,
+        "revision": "v1",
+        "create_pr": create_pr,
+        "commit_message": "mine",
+    }
     toy_model.push_to_hub("lab/toy", **ABOUT, **given)
     calls = dict(hub.calls)
     assert ("create_branch" in calls) is not create_pr
@@ -116,14 +134,22 @@ class Attack:
         return (os.mkdir, (str(self.path),))
 
 
-def test_nothing_of_a_repository_runs(hub: Hub, toy_model: TOSICA, tmp_path: Path) -> None:
+def test_nothing_of_a_repository_runs(
+    hub: Hub, toy_model: TOSICA, tmp_path: Path
+) -> None:
     mark = tmp_path / "it ran"
     attack = pickle.dumps(Attack(mark))
     toy_model.push_to_hub("lab/toy", **ABOUT)
-    others = {"modeling.py": f"import os; os.mkdir({str(mark)!r})".encode(), "weights.pkl": attack}
+    others = {
+        "modeling.py": f"import os; os.mkdir({str(mark)!r})".encode(),
+        "weights.pkl": attack,
+    }
     hub.files["lab/toy"] |= others
     assert TOSICA.from_hub("lab/toy", **CPU).is_trained
-    assert {path.name for path in (tmp_path / "c0ffee").iterdir()} == {"README.md", "model.pt"}
+    assert {path.name for path in (tmp_path / "c0ffee").iterdir()} == {
+        "README.md",
+        "model.pt",
+    }
     hub.folder = tmp_path / "second"
     hub.folder.mkdir()
     hub.files["lab/toy"]["model.pt"] = attack
@@ -145,7 +171,9 @@ def test_errors_of_the_client_pass_through(toy_model: TOSICA) -> None:
         TOSICA.from_hub("a/b/c", **CPU)
 
 
-def test_who_uploads_nothing(hub: Hub, toy: AnnData, toy_model: TOSICA, monkeypatch: Any) -> None:
+def test_who_uploads_nothing(
+    hub: Hub, toy: AnnData, toy_model: TOSICA, monkeypatch: Any
+) -> None:
     TOSICA.setup_anndata(toy, labels_key="kind")
     with pytest.raises(RuntimeError, match="not trained"):
         TOSICA(toy, embed_dim=8, n_heads=2).push_to_hub("lab/toy", **ABOUT)
@@ -154,7 +182,9 @@ def test_who_uploads_nothing(hub: Hub, toy: AnnData, toy_model: TOSICA, monkeypa
     assert hub.calls == []
 
 
-def test_without_huggingface_hub(toy_model: TOSICA, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_huggingface_hub(
+    toy_model: TOSICA, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     for call in (TOSICA.from_hub, lambda name: toy_model.push_to_hub(name, **ABOUT)):
         with pytest.raises(ModuleNotFoundError, match=r"tosica\[hub\]"):

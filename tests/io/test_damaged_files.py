@@ -52,12 +52,20 @@ def test_compressions_of_r_whole_and_cut_short(tmp_path, pack):
 
 
 @pytest.mark.parametrize(
-    "content", [struct.pack(">2i", 14, 2**31 - 1) + bytes(80), struct.pack(">2i", 19, 1) * 5000, b"", None]
+    "content",
+    [
+        struct.pack(">2i", 14, 2**31 - 1) + bytes(80),
+        struct.pack(">2i", 19, 1) * 5000,
+        b"",
+        None,
+    ],
 )
 def test_lengths_that_are_not_true(tmp_path, content):
     path = tmp_path / "x.rds"
     path.write_bytes(b"<html>sign in</html>" if content is None else HEAD + content)
-    with pytest.raises(ValueError, match=r"x\.rds' (is damaged|is a web page|holds an R)"):
+    with pytest.raises(
+        ValueError, match=r"x\.rds' (is damaged|is a web page|holds an R)"
+    ):
         tosica.io.read_seurat(path)
 
 
@@ -69,7 +77,10 @@ def test_lengths_that_are_not_true(tmp_path, content):
         ({"x": r.vector(np.full(COUNTS.nnz, np.nan))}, "neither counts nor"),
         ({"x": r.vector(np.full(COUNTS.nnz, 1e60))}, "missing, infinite or too large"),
         ({"i": r.vector(np.full(COUNTS.nnz, 99))}, "damaged"),
-        ({"i": r.vector(np.where(np.arange(COUNTS.nnz) == 3, -1, COUNTS.indices))}, "damaged.*indices must be"),
+        (
+            {"i": r.vector(np.where(np.arange(COUNTS.nnz) == 3, -1, COUNTS.indices))},
+            "damaged.*indices must be",
+        ),
         ({"p": r.vector(np.arange(7)[::-1].copy())}, "damaged"),
         ({"Dimnames": r.plain_list(r.strings(*GENES))}, "damaged"),
         ({"row.names": r.strings(*CELLS[:5], None)}, "has other cells"),
@@ -85,7 +96,9 @@ def test_values_of_r_that_do_not_fit(tmp_path, changed, words):
 
 @pytest.fixture
 def h5ad(tmp_path):
-    obs = pd.DataFrame({"kind": pd.Categorical(list("TBTBTB")), "n": np.arange(6.0)}, index=CELLS)
+    obs = pd.DataFrame(
+        {"kind": pd.Categorical(list("TBTBTB")), "n": np.arange(6.0)}, index=CELLS
+    )
     adata = ad.AnnData(COUNTS, obs=obs, var=pd.DataFrame(index=GENES))
     adata.write_h5ad(tmp_path / "x.h5ad")
     return tmp_path / "x.h5ad"
@@ -114,10 +127,25 @@ def h5seurat(tmp_path):
         ("h5ad", "X/indices", np.full(COUNTS.nnz, 99, "i4"), "damaged"),
         ("h5ad", "X/indices", np.full(COUNTS.nnz, -1, "i4"), "damaged"),
         ("h5ad", "var", None, "damaged"),
-        ("h5Seurat", "assays/RNA/counts/indices", np.full(COUNTS.nnz, 99, "i4"), "damaged"),
+        (
+            "h5Seurat",
+            "assays/RNA/counts/indices",
+            np.full(COUNTS.nnz, 99, "i4"),
+            "damaged",
+        ),
         ("h5Seurat", "assays/RNA/counts/data", np.zeros(2), "damaged"),
-        ("h5Seurat", "assays/RNA/counts/indptr", np.array([0, 5, 9, 9, 12, 15, 10**6]), "damaged"),
-        ("h5Seurat", "meta.data/kind/values", [1, 2, 1, 2, 1, 3], "a code has no level"),
+        (
+            "h5Seurat",
+            "assays/RNA/counts/indptr",
+            np.array([0, 5, 9, 9, 12, 15, 10**6]),
+            "damaged",
+        ),
+        (
+            "h5Seurat",
+            "meta.data/kind/values",
+            [1, 2, 1, 2, 1, 3],
+            "a code has no level",
+        ),
         ("h5Seurat", "meta.data/kind/levels", ["T", "T"], "a level occurs twice"),
         ("h5Seurat", "meta.data", None, "damaged"),
         ("h5Seurat", "assays/RNA", None, "no assay 'RNA'"),

@@ -14,7 +14,12 @@ import scanpy as sc
 
 import tosica
 
-NAMES = ("kang_seuratdisk.h5ad", "kang_seuratdisk_minimal.h5ad", "kang_sceasy.h5ad", "kang_sceasy_counts.h5ad")
+NAMES = (
+    "kang_seuratdisk.h5ad",
+    "kang_seuratdisk_minimal.h5ad",
+    "kang_sceasy.h5ad",
+    "kang_sceasy_counts.h5ad",
+)
 
 
 def as_anndata_reads_it(path) -> ad.AnnData:
@@ -29,7 +34,9 @@ def test_as_good_as_reading_the_file(shared, tmp_path, name, caplog, contents):
     adata = as_anndata_reads_it(shared / "seurat" / name)
     before = contents(adata)
     with caplog.at_level(logging.INFO, "tosica"):
-        repaired = tosica.io.from_seurat(adata, na_strings=["note"] if "note" in adata.obs else ())
+        repaired = tosica.io.from_seurat(
+            adata, na_strings=["note"] if "note" in adata.obs else ()
+        )
     assert contents(adata) == before
     expected = tosica.io.read_seurat(shared / "seurat" / name)
     assert repaired.var_names.tolist() == expected.var_names.tolist()
@@ -38,14 +45,24 @@ def test_as_good_as_reading_the_file(shared, tmp_path, name, caplog, contents):
     assert repaired.obs.columns.tolist() == expected.obs.columns.tolist()
     assert set(repaired.obsm) == set(expected.obsm)
     if "sceasy" in name:
-        assert repaired.obs["donor_int_na"].isna().sum() == (adata.obs["donor_int_na"] == -(2**31)).sum() > 0
+        assert (
+            repaired.obs["donor_int_na"].isna().sum()
+            == (adata.obs["donor_int_na"] == -(2**31)).sum()
+            > 0
+        )
         assert repaired.obs["note"].isna().sum() == (adata.obs["note"] == "NA").sum()
         assert "Megakaryocytes" not in repaired.obs["cluster_id"].cat.categories
     else:
         assert "'cluster_id'" in caplog.text
-        assert "may be codes of factors whose levels anndata dropped; tosica.io.read_seurat restores" in caplog.text
+        assert (
+            "may be codes of factors whose levels anndata dropped; tosica.io.read_seurat restores"
+            in caplog.text
+        )
     repaired.write_h5ad(tmp_path / "x.h5ad")
-    assert ad.read_h5ad(tmp_path / "x.h5ad").var_names.tolist() == repaired.var_names.tolist()
+    assert (
+        ad.read_h5ad(tmp_path / "x.h5ad").var_names.tolist()
+        == repaired.var_names.tolist()
+    )
 
 
 def test_no_unscaled_matrix():
@@ -63,7 +80,14 @@ def converted() -> ad.AnnData:
     """What a conversion leaves: scaled X, codes for labels, names of raw lost."""
     adata = sc.datasets.pbmc68k_reduced()
     codes = adata.obs["bulk_labels"].cat.codes.astype(np.int32)
-    obs = pd.DataFrame({"nCount_RNA": 1e3, "nFeature_RNA": 300, "cluster_id": codes, "name": adata.obs["bulk_labels"]})
+    obs = pd.DataFrame(
+        {
+            "nCount_RNA": 1e3,
+            "nFeature_RNA": 300,
+            "cluster_id": codes,
+            "name": adata.obs["bulk_labels"],
+        }
+    )
     return ad.AnnData(adata.X.copy(), obs=obs, var=adata.var[[]])
 
 
@@ -94,5 +118,7 @@ def test_codes_as_labels_are_recognised(converted):
 
 @pytest.mark.slow
 def test_a_query_is_recognised(converted, pbmc_model):
-    with pytest.raises(ValueError, match=re.escape("repair it with tosica.io.from_seurat")):
+    with pytest.raises(
+        ValueError, match=re.escape("repair it with tosica.io.from_seurat")
+    ):
         pbmc_model.annotate(converted)

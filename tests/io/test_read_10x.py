@@ -30,7 +30,10 @@ ROWS = {
     1: GENES,
     2: [f"{i}\t{name}" for i, name in zip(IDS, GENES, strict=True)],
     3: [f"{i}\t{name}\tGene Expression" for i, name in zip(IDS, GENES, strict=True)],
-    6: [f"{i}\t{name}\tGene Expression\tchr1\t1\t2" for i, name in zip(IDS, GENES, strict=True)],
+    6: [
+        f"{i}\t{name}\tGene Expression\tchr1\t1\t2"
+        for i, name in zip(IDS, GENES, strict=True)
+    ],
 }
 TWO_GENOMES = [f"hg19_{IDS[0]}\thg19_CD3E", f"hg19_{IDS[1]}\thg19_HLA-DRA"]
 TWO_GENOMES += ["mm10___ENSMUSG1\tmm10___Ms4a1", "mm10___ENSMUSG2\tmm10___Nkg7"]
@@ -46,8 +49,12 @@ def write(folder: Path, files: dict[str, str | list[str]]) -> Path:
     """Write text, compressed where the name ends in ``.gz``."""
     for name, rows in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        content = (rows if isinstance(rows, str) else "".join(f"{row}\n" for row in rows)).encode()
-        (folder / name).write_bytes(gzip.compress(content, mtime=0) if name.endswith(".gz") else content)
+        content = (
+            rows if isinstance(rows, str) else "".join(f"{row}\n" for row in rows)
+        ).encode()
+        (folder / name).write_bytes(
+            gzip.compress(content, mtime=0) if name.endswith(".gz") else content
+        )
     return folder
 
 
@@ -87,7 +94,9 @@ def test_folders(layout: str, tmp_path: Path) -> None:
 def test_genomes_are_named_and_one_is_taken(ending: str, tmp_path: Path) -> None:
     tables = {f"features.{ending}": TWO_GENOMES, f"barcodes.{ending}": CELLS}
     write(tmp_path, {"matrix.mtx": BY_GENES, **tables})
-    with pytest.raises(ValueError, match=r"2 genomes \(hg19, mm10\): choose one, as by genome='hg19'"):
+    with pytest.raises(
+        ValueError, match=r"2 genomes \(hg19, mm10\): choose one, as by genome='hg19'"
+    ):
         tosica.io.read_10x(tmp_path)
     with pytest.raises(ValueError, match=r"no genome 'mm9'.*did you mean 'mm10'"):
         tosica.io.read_10x(tmp_path, genome="mm9")
@@ -101,14 +110,25 @@ def test_genomes_are_named_and_one_is_taken(ending: str, tmp_path: Path) -> None
     [
         ({"barcodes.tsv": []}, "no table of the cells"),
         ({"genes.tsv": []}, "no table of the genes"),
-        ({"barcodes.tsv": CELLS[:4]}, "4 × 6, but the tables beside it list 4 cells and 4 genes"),
-        ({"b_matrix.mtx": BY_GENES}, r"2 matrices \('b_matrix.mtx', 'matrix.mtx'\): give the path of one"),
+        (
+            {"barcodes.tsv": CELLS[:4]},
+            "4 × 6, but the tables beside it list 4 cells and 4 genes",
+        ),
+        (
+            {"b_matrix.mtx": BY_GENES},
+            r"2 matrices \('b_matrix.mtx', 'matrix.mtx'\): give the path of one",
+        ),
         ({"mm10/matrix.mtx": BY_GENES, "matrix.mtx": []}, "no table of"),
         ({"matrix.mtx": BY_GENES[:40]}, "is damaged"),
     ],
 )
-def test_folders_that_lack_something(files: dict[str, list[str]], words: str, tmp_path: Path) -> None:
-    write(tmp_path, {"matrix.mtx": BY_GENES, "genes.tsv": ROWS[2], "barcodes.tsv": CELLS, **files})
+def test_folders_that_lack_something(
+    files: dict[str, list[str]], words: str, tmp_path: Path
+) -> None:
+    write(
+        tmp_path,
+        {"matrix.mtx": BY_GENES, "genes.tsv": ROWS[2], "barcodes.tsv": CELLS, **files},
+    )
     for name in [name for name, rows in files.items() if not rows]:
         (tmp_path / name).unlink()
     with pytest.raises(ValueError, match=words):
@@ -117,7 +137,14 @@ def test_folders_that_lack_something(files: dict[str, list[str]], words: str, tm
 
 def test_one_matrix_of_several_by_its_path(tmp_path: Path) -> None:
     for name, cells in (("a_", CELLS), ("b_", [f"b{i}" for i in range(6)])):
-        write(tmp_path, {f"{name}matrix.mtx.gz": BY_GENES, f"{name}barcodes.tsv": cells, "genes.tsv": ROWS[1]})
+        write(
+            tmp_path,
+            {
+                f"{name}matrix.mtx.gz": BY_GENES,
+                f"{name}barcodes.tsv": cells,
+                "genes.tsv": ROWS[1],
+            },
+        )
     assert tosica.io.read_10x(tmp_path / "b_matrix.mtx.gz").obs_names[0] == "b0"
 
 
@@ -149,7 +176,10 @@ def _hdf5(path: Path, *members: str) -> None:
         (b"\n <?xml version='1.0'?>", "web page"),
         (b'{"error": 404}', "web page, XML or JSON"),
         (b"PK\x03\x04" + bytes(9), "ZIP archive"),
-        (b"PK\x03\x04" + bytes(26) + b"[Content_Types].xml", "an Excel or other Office file"),
+        (
+            b"PK\x03\x04" + bytes(26) + b"[Content_Types].xml",
+            "an Excel or other Office file",
+        ),
         (gzip.compress(b"RDX3\nX\n", mtime=0), "saveRDS"),
         (b"RDA3\nA\n", "saveRDS"),
         (b"", "is empty"),
@@ -163,10 +193,25 @@ def _hdf5(path: Path, *members: str) -> None:
         (b"\tc1\tc2\nCD3E\t1\t2\n", "a table"),
     ],
 )
-def test_files_that_are_something_else(content: object, words: str, tmp_path: Path, capsys) -> None:
+def test_files_that_are_something_else(
+    content: object, words: str, tmp_path: Path, capsys
+) -> None:
     path = tmp_path / "cells.h5ad"
     content(path) if callable(content) else path.write_bytes(content)  # type: ignore[arg-type]
-    assert cli.main(["train", str(path), "--labels-key", "kind", "-o", str(tmp_path / "model"), "-q"]) == 1
+    assert (
+        cli.main(
+            [
+                "train",
+                str(path),
+                "--labels-key",
+                "kind",
+                "-o",
+                str(tmp_path / "model"),
+                "-q",
+            ]
+        )
+        == 1
+    )
     said = capsys.readouterr().err
     assert words in said
     assert "damaged" not in said
@@ -176,7 +221,9 @@ def test_files_that_are_something_else(content: object, words: str, tmp_path: Pa
 
 
 def test_kinds_are_told_without_the_suffix(tmp_path: Path) -> None:
-    ad.AnnData(COUNTS.astype(np.float32), pd.DataFrame(index=CELLS)).write_h5ad(tmp_path / "a.h5ad.h5")
+    ad.AnnData(COUNTS.astype(np.float32), pd.DataFrame(index=CELLS)).write_h5ad(
+        tmp_path / "a.h5ad.h5"
+    )
     _hdf5(tmp_path / "b.hdf5", "matrix/barcodes", "matrix/indptr")
     (tmp_path / "c.txt").write_text("cell\tlabel\na\tb\n")
     (tmp_path / "d").write_bytes(gzip.compress(b"X\n" + bytes(9)))

@@ -26,7 +26,10 @@ FILES = {
     "kang_sce.rds": {},
     "kang.h5Seurat": {"na_strings": ["note"]},
     "kang_seuratdisk.h5ad": {"logicals": FLAGS, "na_strings": ["note"]},
-    "kang_seuratdisk_chr.h5ad": {"logicals": FLAGS, "na_strings": ["note", "partial_label"]},
+    "kang_seuratdisk_chr.h5ad": {
+        "logicals": FLAGS,
+        "na_strings": ["note", "partial_label"],
+    },
     "kang_seuratdisk_noscale.h5ad": {"logicals": FLAGS, "na_strings": ["note"]},
     "kang_seuratdisk_minimal.h5ad": {},
     "kang_sceasy.h5ad": {"na_strings": ["note"]},
@@ -89,7 +92,11 @@ def test_cells_and_counts_are_those_of_r(shared, truth, levels, name):
             got = got.astype(object).map({True: "TRUE", False: "FALSE"})
             want = want.astype(str).str.upper()
         elif column in levels and "chr" not in name:
-            used = [level for level in levels[column] if level in set(want[known].astype(str))]
+            used = [
+                level
+                for level in levels[column]
+                if level in set(want[known].astype(str))
+            ]
             assert got.cat.categories.tolist() == used
             assert not got.cat.ordered
         elif column.startswith("donor_int"):
@@ -98,13 +105,19 @@ def test_cells_and_counts_are_those_of_r(shared, truth, levels, name):
         elif column.startswith("n") and column != "note":
             np.testing.assert_array_equal(got, want)
             continue
-        assert got[known].astype(str).tolist() == want[known].astype(str).tolist(), column
+        assert got[known].astype(str).tolist() == want[known].astype(str).tolist(), (
+            column
+        )
 
     kang = ad.read_h5ad(shared / "kang_pbmc.h5ad")[adata.obs_names.tolist()]
     assert adata.var_names.tolist() == kang.var_names.str.replace("_", "-").tolist()
     assert (adata.layers["counts"] - kang.X).nnz == 0
-    expected_x = sc.pp.log1p(sc.pp.normalize_total(kang, target_sum=1e4, copy=True), copy=True).X
-    np.testing.assert_allclose(adata.X.toarray(), expected_x.toarray(), rtol=1e-5, atol=1e-6)
+    expected_x = sc.pp.log1p(
+        sc.pp.normalize_total(kang, target_sum=1e4, copy=True), copy=True
+    ).X
+    np.testing.assert_allclose(
+        adata.X.toarray(), expected_x.toarray(), rtol=1e-5, atol=1e-6
+    )
     assert adata.raw is None
     assert adata.X.dtype == adata.layers["counts"].dtype == np.float32
     assert not np.shares_memory(adata.X.indices, adata.layers["counts"].indices)
@@ -122,7 +135,9 @@ def test_reductions_and_loadings(shared):
         # Scores are scaled expression times loadings: of the right genes they correlate.
         centred = adata.X.toarray() - adata.X.toarray().mean(0)
         spread = centred.std(0)
-        scaled = np.clip(np.divide(centred, spread, where=spread > 0, out=centred), None, 10)
+        scaled = np.clip(
+            np.divide(centred, spread, where=spread > 0, out=centred), None, 10
+        )
         score = scaled @ adata.varm["PCs"][:, 0]
         assert abs(np.corrcoef(score, adata.obsm["X_pca"][:, 0])[0, 1]) > 0.999
 
@@ -134,7 +149,10 @@ def test_reductions_and_loadings(shared):
 def test_what_cannot_be_known_is_reported(shared, caplog):
     adata = tosica.io.read_seurat(shared / "seurat" / "kang_seuratdisk.h5ad")
     logged = caplog.text
-    assert "0, 1 and 2 in 'is_stim', 'is_tcell_na' may be FALSE, TRUE and missing" in logged
+    assert (
+        "0, 1 and 2 in 'is_stim', 'is_tcell_na' may be FALSE, TRUE and missing"
+        in logged
+    )
     assert "the string 'NA' in 'note' may mean missing" in logged
     assert "counts were recovered exactly with 'nCount_RNA'" in logged
     assert "varm['PCs'], uns['neighbors'] dropped" in logged
@@ -143,20 +161,28 @@ def test_what_cannot_be_known_is_reported(shared, caplog):
     assert (adata.obs["note"] == "NA").any()
 
     tosica.io.read_seurat(shared / "seurat" / "kang_sceasy.h5ad")
-    assert "True in 'is_stim', 'is_tcell_na' may have been a missing value" in caplog.text
+    assert (
+        "True in 'is_stim', 'is_tcell_na' may have been a missing value" in caplog.text
+    )
 
 
 # ------------------------------------------------------------------------------- objects made here
 
 
-@pytest.mark.filterwarnings("ignore:.*zarr", "ignore:Consolidated metadata", "ignore:.*specification.*:FutureWarning")
+@pytest.mark.filterwarnings(
+    "ignore:.*zarr",
+    "ignore:Consolidated metadata",
+    "ignore:.*specification.*:FutureWarning",
+)
 def test_types_of_columns(tmp_path, counts):
     mask = [0, 0, 1, 0, 0, 0]
     adata = tosica.io.read_seurat(
         plain(
             tmp_path,
             counts,
-            kind=r.factor(np.ma.array([1, 3, 1, 3, 1, 1], mask=mask), ["b", "unused", "a"]),
+            kind=r.factor(
+                np.ma.array([1, 3, 1, 3, 1, 1], mask=mask), ["b", "unused", "a"]
+            ),
             flag=r.vector(np.ma.array([True, False] * 3, mask=mask)),
             sure=r.vector(np.array([True, False] * 3)),
             number=r.vector(np.ma.array(range(6), mask=mask)),
@@ -167,7 +193,12 @@ def test_types_of_columns(tmp_path, counts):
     obs = adata.obs
     assert obs["kind"].cat.categories.tolist() == ["b", "a"]
     assert obs["kind"].isna().tolist() == [bool(m) for m in mask]
-    expected = {"flag": "boolean", "sure": "bool", "number": "Int32", "share": "float64"}
+    expected = {
+        "flag": "boolean",
+        "sure": "bool",
+        "number": "Int32",
+        "share": "float64",
+    }
     assert {name: str(obs[name].dtype) for name in expected} == expected
     assert obs["text"].isna().tolist() == [False, True, False, False, False, False]
     assert obs["text"].dropna().tolist() == ["x", "NA", "y", "é", ""]
@@ -198,8 +229,13 @@ def split(counts, *, overlap: bool = False, forget: bool = False) -> r.R:
     if forget:
         second = second & (np.arange(6) != 1)
     every, fewer = np.ones(5, dtype=bool), np.arange(5) < 4
-    layers = {"counts.s1": (counts[first], first, every), "counts.s2": (counts[second][:, fewer], second, fewer)}
-    return r.seurat(table(sample=r.strings(*"ababab")), RNA=r.assay5(layers, CELLS, GENES))
+    layers = {
+        "counts.s1": (counts[first], first, every),
+        "counts.s2": (counts[second][:, fewer], second, fewer),
+    }
+    return r.seurat(
+        table(sample=r.strings(*"ababab")), RNA=r.assay5(layers, CELLS, GENES)
+    )
 
 
 def test_split_layers_are_joined_by_the_log_maps(tmp_path, counts):
@@ -212,8 +248,12 @@ def test_split_layers_are_joined_by_the_log_maps(tmp_path, counts):
 def test_cells_of_an_assay_in_another_order(tmp_path, counts):
     order = np.array([3, 0, 5, 1, 4, 2])
     every = np.ones(6, dtype=bool), np.ones(5, dtype=bool)
-    assay = r.assay5({"counts": (counts[order], *every)}, [CELLS[i] for i in order], GENES)
-    adata = tosica.io.read_seurat(r.write(tmp_path / "v5.rds", r.seurat(table(), RNA=assay)))
+    assay = r.assay5(
+        {"counts": (counts[order], *every)}, [CELLS[i] for i in order], GENES
+    )
+    adata = tosica.io.read_seurat(
+        r.write(tmp_path / "v5.rds", r.seurat(table(), RNA=assay))
+    )
     np.testing.assert_array_equal(adata.layers["counts"].toarray(), counts.toarray())
 
 
@@ -222,7 +262,10 @@ def test_several_assays(tmp_path, counts, caplog):
     rna = r.assay(r.sparse(counts, GENES, CELLS))
     path = r.write(tmp_path / "two.rds", r.seurat(table(), RNA=rna, ADT=other))
     assert tosica.io.read_seurat(path).var_names.tolist() == GENES
-    assert "the active assay, 'RNA', was read; there are also 'ADT' (assay=)" in caplog.text
+    assert (
+        "the active assay, 'RNA', was read; there are also 'ADT' (assay=)"
+        in caplog.text
+    )
     assert tosica.io.read_seurat(path, assay="ADT").var_names.tolist() == ["P1", "P2"]
     with pytest.raises(KeyError, match=r"no assay 'SCT'; the object has 'RNA', 'ADT'"):
         tosica.io.read_seurat(path, assay="SCT")
@@ -233,9 +276,13 @@ def test_what_an_object_has_besides_is_logged(tmp_path, counts, caplog):
         "SCT": r.assay(r.sparse(counts, GENES, CELLS), of="SCTAssay"),
         "RNA": r.assay(r.sparse(counts, GENES, CELLS)),
     }
-    value = r.seurat(table(), active="SCT", images={"slice1": r.s4("VisiumV1")}, **assays)
+    value = r.seurat(
+        table(), active="SCT", images={"slice1": r.s4("VisiumV1")}, **assays
+    )
     tosica.io.read_seurat(r.write(tmp_path / "sct.rds", value))
-    assert "'SCT' holds counts that sctransform corrected, whose logarithm" in caplog.text
+    assert (
+        "'SCT' holds counts that sctransform corrected, whose logarithm" in caplog.text
+    )
     assert "images and the positions of spots were left out" in caplog.text
 
 
@@ -274,7 +321,11 @@ def test_counts_come_back_from_logarithms(tmp_path, many, dtype, column, caplog)
     data = np.log1p(many / total[:, None] * 1e4).astype(dtype)
     adata = tosica.io.read_seurat(converted(tmp_path, data, {column: total}))
     np.testing.assert_array_equal(adata.layers["counts"].toarray(), many)
-    how = "with 'nCount_RNA'" if column == "nCount_RNA" else "from each cell's smallest value"
+    how = (
+        "with 'nCount_RNA'"
+        if column == "nCount_RNA"
+        else "from each cell's smallest value"
+    )
     assert f"counts were recovered exactly {how}" in caplog.text
 
 
@@ -288,14 +339,21 @@ def test_counts_that_are_not_whole_are_not_recovered(tmp_path, many, caplog):
 def test_counts_are_not_recovered_without_ones(tmp_path, many):
     even = many * 2
     data = np.log1p(even / even.sum(1, keepdims=True) * 1e4)
-    data[:, 0] = np.log1p(3 * 1e4 / even.sum(1))  # threes among twos: the smallest count is not one
+    data[:, 0] = np.log1p(
+        3 * 1e4 / even.sum(1)
+    )  # threes among twos: the smallest count is not one
     assert "counts" not in tosica.io.read_seurat(converted(tmp_path, data)).layers
 
 
 def test_fractions_are_no_counts(tmp_path, counts, caplog):
     data = counts.copy()
     data.data = np.log1p(data.data)
-    value = r.seurat(table(), RNA=r.assay(r.sparse(counts * 0.37, GENES, CELLS), r.sparse(data, GENES, CELLS)))
+    value = r.seurat(
+        table(),
+        RNA=r.assay(
+            r.sparse(counts * 0.37, GENES, CELLS), r.sparse(data, GENES, CELLS)
+        ),
+    )
     tosica.io.read_seurat(r.write(tmp_path / "soup.rds", value))
     assert "the stored counts hold fractions" in caplog.text
 
@@ -304,18 +362,29 @@ def test_fractions_are_no_counts(tmp_path, counts, caplog):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux reports a process's peak")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="only Linux reports a process's peak"
+)
 def test_memory_follows_the_matrix(tmp_path):
     rng = np.random.default_rng(0)
     n_cells, n_genes, per_cell = 20_000, 1000, 200
-    genes = np.sort(rng.permuted(np.tile(np.arange(n_genes), (n_cells, 1)), axis=1)[:, :per_cell], 1)
+    genes = np.sort(
+        rng.permuted(np.tile(np.arange(n_genes), (n_cells, 1)), axis=1)[:, :per_cell], 1
+    )
     matrix = sp.csr_matrix(
-        (np.ones(n_cells * per_cell), genes.ravel(), np.arange(0, n_cells * per_cell + 1, per_cell)),
+        (
+            np.ones(n_cells * per_cell),
+            genes.ravel(),
+            np.arange(0, n_cells * per_cell + 1, per_cell),
+        ),
         shape=(n_cells, n_genes),
     )
     cells = [f"c{i}" for i in range(n_cells)]
     names = [f"G{i}" for i in range(n_genes)]
-    value = r.seurat(r.frame(cells, n=r.vector(np.ones(n_cells))), RNA=r.assay(r.sparse(matrix, names, cells)))
+    value = r.seurat(
+        r.frame(cells, n=r.vector(np.ones(n_cells))),
+        RNA=r.assay(r.sparse(matrix, names, cells)),
+    )
     path = r.write(tmp_path / "big.rds", value)
     code = (
         # Packages of tosica are imported when they are first used.
@@ -327,7 +396,12 @@ def test_memory_follows_the_matrix(tmp_path):
         "adata = tosica.io.read_seurat(sys.argv[1])\n"
         "print(adata.n_obs, peak() - before)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     n_read, peak = map(float, done.stdout.split())
     assert n_read == n_cells
     # R stores a value of a sparse matrix in 12 bytes; rdata holds the unpacked file besides.
@@ -343,20 +417,30 @@ def refused(path, sentence, error=ValueError, **kwargs):
 
 
 def other_objects(counts):
-    on_disk = r.s4("IterableMatrix", Dimnames=r.plain_list(r.strings(*GENES), r.strings(*CELLS)))
+    on_disk = r.s4(
+        "IterableMatrix", Dimnames=r.plain_list(r.strings(*GENES), r.strings(*CELLS))
+    )
     peaks = r.assay(r.sparse(counts, GENES, CELLS), of="ChromatinAssay")
     twice = r.assay(r.sparse(counts, ["G0", *GENES[:-1]], CELLS))
     return {
-        "The object has neither counts nor log-normalised values": r.seurat(table(), RNA=r.assay(r.empty())),
+        "The object has neither counts nor log-normalised values": r.seurat(
+            table(), RNA=r.assay(r.empty())
+        ),
         "The object has neither .* save one of them in R": r.seurat(
             table(), RNA=r.assay(r.sparse(counts * 0.3, GENES, CELLS))
         ),
         "holds an R object of class data.frame, not a Seurat object": table(),
         "type STR, not a Seurat object": r.strings("a"),
-        "Layer 'counts.s2' of assay 'RNA' overlaps .* JoinLayers": split(counts, overlap=True),
+        "Layer 'counts.s2' of assay 'RNA' overlaps .* JoinLayers": split(
+            counts, overlap=True
+        ),
         "1 cells of assay 'RNA' are in no layer of counts": split(counts, forget=True),
-        "Assay 'ATAC' is an R object of class ChromatinAssay; only": r.seurat(table(), active="ATAC", ATAC=peaks),
-        "counts of assay 'RNA' cannot be read: .* IterableMatrix": r.seurat(table(), RNA=r.assay(on_disk)),
+        "Assay 'ATAC' is an R object of class ChromatinAssay; only": r.seurat(
+            table(), active="ATAC", ATAC=peaks
+        ),
+        "counts of assay 'RNA' cannot be read: .* IterableMatrix": r.seurat(
+            table(), RNA=r.assay(on_disk)
+        ),
         "The gene name 'G0' is missing or occurs twice": r.seurat(table(), RNA=twice),
     }
 
@@ -377,13 +461,22 @@ def test_left_behind_by_a_failed_conversion(tmp_path, many, caplog):
     with h5py.File(path, "a") as file:
         del file["var"]["_index"]
         file["var"].create_dataset("_index", data=["a", "b"])
-    refused(path, "X is 40 × 60, but the file names 40 cells and 2 genes: its conversion failed")
+    refused(
+        path,
+        "X is 40 × 60, but the file names 40 cells and 2 genes: its conversion failed",
+    )
 
 
 def test_arguments_that_do_not_apply(tmp_path, counts, many, monkeypatch):
     path = plain(tmp_path, counts, a=r.strings(*"xyxyxy"))
     refused(path, "leave them out", logicals=["a"])
     refused(tmp_path / "none.rds", "There is no file", FileNotFoundError)
-    refused(converted(tmp_path, many), "an .h5ad file holds one assay only", assay="RNA")
+    refused(
+        converted(tmp_path, many), "an .h5ad file holds one assay only", assay="RNA"
+    )
     other = converted(tmp_path, many, {"a": np.arange(40)})
-    refused(other, "Column 'a' holds more than 0, 1 and 2, so it is not a logical one", logicals=["a"])
+    refused(
+        other,
+        "Column 'a' holds more than 0, 1 and 2, so it is not a logical one",
+        logicals=["a"],
+    )

@@ -29,20 +29,27 @@ def annotated():
 def test_the_files_hold_the_annotation(annotated, tmp_path):
     annotated.obs["mine_novelty"] = 0.5
     annotated.obs["mine_majority_vote"] = annotated.obs["bulk_labels"]
-    annotated.obsm["mine_probabilities"] = pd.DataFrame({"a": 0.25, "b": 0.75}, index=annotated.obs_names)
+    annotated.obsm["mine_probabilities"] = pd.DataFrame(
+        {"a": 0.25, "b": 0.75}, index=annotated.obs_names
+    )
     tosica.io.to_seurat(annotated, tmp_path / "new" / "folder", key="mine")
     folder = tmp_path / "new" / "folder"
     metadata = pd.read_csv(folder / "metadata.csv", index_col=0)
     assert metadata.index.tolist() == annotated.obs_names.tolist()
     for column in ("mine_prediction", "mine_novelty", "mine_majority_vote"):
         assert metadata[column].tolist() == annotated.obs[column].tolist()
-    np.testing.assert_allclose(metadata["mine_probability"], annotated.obs["mine_probability"], rtol=1e-5)
+    np.testing.assert_allclose(
+        metadata["mine_probability"], annotated.obs["mine_probability"], rtol=1e-5
+    )
     levels = pd.read_csv(folder / "levels.csv")["mine_prediction"].tolist()
     assert levels == annotated.obs["mine_prediction"].cat.categories.tolist()
     embedding = pd.read_csv(folder / "X_mine.csv", index_col=0)
     assert embedding.columns.tolist() == annotated.uns["mine"]["gene_sets"]
     np.testing.assert_allclose(embedding, annotated.obsm["X_mine"], rtol=1e-5)
-    assert pd.read_csv(folder / "probabilities.csv", index_col=0).columns.tolist() == ["a", "b"]
+    assert pd.read_csv(folder / "probabilities.csv", index_col=0).columns.tolist() == [
+        "a",
+        "b",
+    ]
     assert pd.read_csv(folder / "X_umap.csv", index_col=0).shape == (700, 2)
     script = (folder / "add_to_seurat.R").read_text()
     assert "X_mine.csv" in script
@@ -69,7 +76,9 @@ def test_there_and_back(tmp_path):
     if shutil.which("Rscript") is None:
         pytest.skip("needs R")
     ready = "quit(status = !requireNamespace('Seurat', quietly = TRUE))"
-    if subprocess.run(["Rscript", "-e", ready], check=False, capture_output=True).returncode:
+    if subprocess.run(
+        ["Rscript", "-e", ready], check=False, capture_output=True
+    ).returncode:
         pytest.skip("needs Seurat in R")
     r("make.R", tmp_path / "object.rds", tmp_path / "counts.csv")
     adata = tosica.io.read_seurat(tmp_path / "object.rds")
@@ -88,6 +97,9 @@ def test_there_and_back(tmp_path):
     model = tosica.TOSICA(adata, embed_dim=8, n_heads=2)
     model.train(max_epochs=40, enable_progress_bar=False, plan_kwargs={"lr": 1e-2})
     model.annotate(adata)
-    assert adata.obs["tosica_prediction"].cat.categories.tolist() == ["T cell", "B cell"]
+    assert adata.obs["tosica_prediction"].cat.categories.tolist() == [
+        "T cell",
+        "B cell",
+    ]
     tosica.io.to_seurat(adata, tmp_path / "annotation")
     r("take_back.R", tmp_path / "object.rds", tmp_path / "annotation")

@@ -20,10 +20,26 @@ from tosica import TOSICA, pp
 MIXED = "each token mixes numbers of several gene sets, so attention under a gene set's name is"
 LABELS = ["NK", "B cell", "T/NKT", "1"]
 # Labels of the reference are random, so that the check of labels would find errors.
-QUICK = {"max_epochs": 1, "accelerator": "cpu", "batch_size": 8, "enable_progress_bar": False, "check_labels": False}
+QUICK = {
+    "max_epochs": 1,
+    "accelerator": "cpu",
+    "batch_size": 8,
+    "enable_progress_bar": False,
+    "check_labels": False,
+}
 
 
-def write_project(folder, *, n_genes=24, n_sets=5, n_full=1, width=8, n_heads=4, n_layers=2, labels=LABELS):
+def write_project(
+    folder,
+    *,
+    n_genes=24,
+    n_sets=5,
+    n_full=1,
+    width=8,
+    n_heads=4,
+    n_layers=2,
+    labels=LABELS,
+):
     """Write the files that the original writes for a network with random weights; return what is in them."""
     folder.mkdir(exist_ok=True)
     rng = np.random.default_rng(0)
@@ -31,10 +47,17 @@ def write_project(folder, *, n_genes=24, n_sets=5, n_full=1, width=8, n_heads=4,
     mask[rng.integers(n_genes, size=n_sets), np.arange(n_sets)] = True
     mask = np.hstack([mask, np.ones((n_genes, n_full), dtype=bool)])
     genes = ["NA", "null", *(f"G{i}" for i in range(2, n_genes))]
-    gene_sets = [f"SET_{i}, {n_sets}" for i in range(n_sets)] + [f"node {i}" for i in range(n_full)]
+    gene_sets = [f"SET_{i}, {n_sets}" for i in range(n_sets)] + [
+        f"node {i}" for i in range(n_full)
+    ]
     torch.manual_seed(0)
     literal = LiteralTOSICA(
-        mask, len(labels), embed_dim=width, n_heads=n_heads, n_layers=n_layers, scrambled_tokens=True
+        mask,
+        len(labels),
+        embed_dim=width,
+        n_heads=n_heads,
+        n_layers=n_layers,
+        scrambled_tokens=True,
     ).eval()
     with torch.no_grad():
         for part in literal.parameters():
@@ -49,9 +72,13 @@ def write_project(folder, *, n_genes=24, n_sets=5, n_full=1, width=8, n_heads=4,
     tensors["feature_embed.fe.mask"] = literal.embedding.mask.T.contiguous()
     torch.save(tensors, folder / "model-9.pth")
     table = tensors["feature_embed.fe.weight"].view(-1, width, n_genes).abs().amax(1)
-    table = pd.DataFrame(table.numpy(), index=pd.Index(gene_sets, name="0"), columns=genes)
+    table = pd.DataFrame(
+        table.numpy(), index=pd.Index(gene_sets, name="0"), columns=genes
+    )
     table.to_csv(folder / "gene2token_weights.csv")
-    return SimpleNamespace(folder=folder, literal=literal, genes=genes, gene_sets=gene_sets, mask=mask)
+    return SimpleNamespace(
+        folder=folder, literal=literal, genes=genes, gene_sets=gene_sets, mask=mask
+    )
 
 
 def make_query(project, n_obs=40):
@@ -60,7 +87,9 @@ def make_query(project, n_obs=40):
     x = np.log1p(1e4 * counts / counts.sum(1, keepdims=True))[:, : len(project.genes)]
     adata = AnnData(sp.csr_matrix(x.astype(np.float32)))
     adata.var_names = project.genes
-    adata.obs["cell_type"] = pd.Categorical(np.array(LABELS)[np.arange(n_obs) % len(LABELS)])
+    adata.obs["cell_type"] = pd.Categorical(
+        np.array(LABELS)[np.arange(n_obs) % len(LABELS)]
+    )
     return adata
 
 
@@ -68,7 +97,9 @@ def load_legacy(folder, *args, **kwargs):
     """Load a project, and check that it warns once."""
     with pytest.warns(UserWarning, match=MIXED) as caught:
         model = TOSICA.load_legacy(folder, *args, accelerator="cpu", **kwargs)
-    assert [warning.filename for warning in caught if MIXED in str(warning.message)] == [__file__]
+    assert [
+        warning.filename for warning in caught if MIXED in str(warning.message)
+    ] == [__file__]
     return model
 
 
@@ -90,11 +121,17 @@ def assert_same(model, literal, query, tolerance=1e-5):
     latent, logits, attention = literal(torch.from_numpy(query.X.toarray()))
     found = model.get_attention(query, unannotated=True)
     np.testing.assert_allclose(found, attention, rtol=0, atol=tolerance)
-    np.testing.assert_array_equal(model.get_attention(query), found.iloc[:, : len(model.gene_sets)])
-    np.testing.assert_allclose(model.get_latent_representation(query), latent, rtol=0, atol=tolerance)
+    np.testing.assert_array_equal(
+        model.get_attention(query), found.iloc[:, : len(model.gene_sets)]
+    )
+    np.testing.assert_allclose(
+        model.get_latent_representation(query), latent, rtol=0, atol=tolerance
+    )
     expected = np.array(model.labels, dtype=object)[logits.argmax(1)]
     np.testing.assert_array_equal(model.predict(query), expected)
-    np.testing.assert_allclose(model.predict(query, soft=True), logits.softmax(1), rtol=0, atol=tolerance)
+    np.testing.assert_allclose(
+        model.predict(query, soft=True), logits.softmax(1), rtol=0, atol=tolerance
+    )
 
 
 # --------------------------------------------------------------------------- the original's run
@@ -116,9 +153,15 @@ def assert_as_the_original(model, query, expected):
     attention = model.get_attention(query, unannotated=True)
     np.testing.assert_allclose(attention, expected["attention"], rtol=0, atol=1e-5)
     model.annotate(query)
-    np.testing.assert_array_equal(query.obs["tosica_prediction"], expected["prediction"])
-    np.testing.assert_allclose(query.obs["tosica_probability"], expected["probability"], rtol=0, atol=1e-5)
-    np.testing.assert_allclose(query.obsm["X_tosica"], expected["attention_adata"], rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(
+        query.obs["tosica_prediction"], expected["prediction"]
+    )
+    np.testing.assert_allclose(
+        query.obs["tosica_probability"], expected["probability"], rtol=0, atol=1e-5
+    )
+    np.testing.assert_allclose(
+        query.obsm["X_tosica"], expected["attention_adata"], rtol=0, atol=1e-5
+    )
     assert model.gene_sets == expected["attention_tokens"].tolist()
 
 
@@ -128,7 +171,9 @@ def test_results_are_the_originals(original, tmp_path):
     model = load_legacy(folder)
     assert_as_the_original(model, query.copy(), expected)
     table = pd.read_csv(folder / "gene2token_weights.csv", index_col=0, dtype={0: str})
-    np.testing.assert_array_equal(model.get_gene_weights(how="max").T, table.astype(np.float32))
+    np.testing.assert_array_equal(
+        model.get_gene_weights(how="max").T, table.astype(np.float32)
+    )
     model.save(tmp_path / "model")
     assert_as_the_original(TOSICA.load(tmp_path / "model"), query.copy(), expected)
     order = np.random.default_rng(0).permutation(query.n_vars)
@@ -147,8 +192,15 @@ def test_a_loaded_model_describes_itself(project):
         "width 8, 4 heads, 2 layers",
     ):
         assert said in repr(model)
-    assert (model.is_trained, model.adata, model.history, model.module.training) == (True, None, None, False)
-    assert "| Cells | not known |" in model.get_model_card(tissue="brain", license="mit")
+    assert (model.is_trained, model.adata, model.history, model.module.training) == (
+        True,
+        None,
+        None,
+        False,
+    )
+    assert "| Cells | not known |" in model.get_model_card(
+        tissue="brain", license="mit"
+    )
 
 
 def test_names_of_genes(project):
@@ -162,7 +214,11 @@ def test_names_of_genes(project):
     assert list(load_legacy(project.folder, renamed).get_var_names()) == renamed
     refused(ValueError, "var_names must be the 24 genes .* see 'null'", project.folder)
     path.unlink()
-    assert_same(load_legacy(project.folder, pd.Index(project.genes)), project.literal, make_query(project))
+    assert_same(
+        load_legacy(project.folder, pd.Index(project.genes)),
+        project.literal,
+        make_query(project),
+    )
 
 
 @pytest.mark.parametrize(
@@ -182,7 +238,9 @@ def test_only_full_tokens_at_the_end_are_unannotated(tmp_path, names, n_annotate
 
 def test_last_epoch_is_taken(project):
     tensors = torch.load(project.folder / "model-9.pth", weights_only=True)
-    for i, name in enumerate(["model-10.pth", "model-2.pth", "model.pth", "model-x.pth"]):
+    for i, name in enumerate(
+        ["model-10.pth", "model-2.pth", "model.pth", "model-x.pth"]
+    ):
         tensors["head.bias"] = torch.full((4,), float(i))
         # The older format of torch, too.
         torch.save(tensors, project.folder / name, _use_new_zipfile_serialization=i > 0)
@@ -197,8 +255,16 @@ def test_last_epoch_is_taken(project):
 def test_training_on(project, reference, tmp_path, contents, new_keys):
     before = contents(reference)
     model = load_legacy(project.folder, adata=reference, target_sum=5e3)
-    new = {key.split("/")[1].split(".")[0] for key in new_keys(before, contents(reference))}
-    assert new == {"tosica_mask", "_scvi_labels", "_scvi_batch", "_scvi_uuid", "_scvi_manager_uuid"}
+    new = {
+        key.split("/")[1].split(".")[0] for key in new_keys(before, contents(reference))
+    }
+    assert new == {
+        "tosica_mask",
+        "_scvi_labels",
+        "_scvi_batch",
+        "_scvi_uuid",
+        "_scvi_manager_uuid",
+    }
     assert_same(model, project.literal, reference)
     model.train(**QUICK)
     assert "trained (1 epochs)" in repr(model)
@@ -218,11 +284,20 @@ def test_mask_is_written_as_build_mask_writes_it(project, reference):
     pp.build_mask(theirs, {"all": project.genes}, min_genes=1)
     made, expected = reference.uns["tosica_mask"], theirs.uns["tosica_mask"]
     # Nothing was left out.
-    written = {k: type(v) for k, v in expected.items() if k not in ("left_out", "unknown_genes")}
+    written = {
+        k: type(v)
+        for k, v in expected.items()
+        if k not in ("left_out", "unknown_genes")
+    }
     assert {k: type(v) for k, v in made.items()} == written
     assert made["gene_sets"].tolist() == project.gene_sets
     n_covered = int(project.mask[:, :5].any(1).sum())
-    numbers = {"n_unannotated": 1, "n_genes": 24, "n_genes_covered": n_covered, "coverage": n_covered / 24}
+    numbers = {
+        "n_unannotated": 1,
+        "n_genes": 24,
+        "n_genes_covered": n_covered,
+        "coverage": n_covered / 24,
+    }
     assert {name: made[name] for name in numbers} == numbers
     mask, other = reference.varm["tosica_mask"], theirs.varm["tosica_mask"]
     assert (type(mask), mask.dtype) == (type(other), other.dtype)
@@ -232,15 +307,41 @@ def test_mask_is_written_as_build_mask_writes_it(project, reference):
 @pytest.mark.parametrize(
     ("change", "error", "sentence"),
     [
-        (lambda a: setattr(a, "X", np.rint(a.X.toarray())), ValueError, "adata holds counts values, but the model"),
-        (lambda a: setattr(a, "var_names", a.var_names[::-1]), ValueError, "are not the legacy model's genes in its"),
-        (lambda a: pp.build_mask(a, {"half": a.var_names[:12].tolist()}), ValueError, "do not hold the legacy mask"),
-        (lambda a: a.uns.update(tosica_mask={"gene_sets": []}), ValueError, "legacy mask: delete both"),
-        (lambda a: a.obs.replace({"cell_type": {"NK": "new"}}, inplace=True), ValueError, "does not know: 'new'"),
-        (lambda a: a.obs.pop("cell_type"), KeyError, "'cell_type' is no column of adata.obs, nor any other"),
+        (
+            lambda a: setattr(a, "X", np.rint(a.X.toarray())),
+            ValueError,
+            "adata holds counts values, but the model",
+        ),
+        (
+            lambda a: setattr(a, "var_names", a.var_names[::-1]),
+            ValueError,
+            "are not the legacy model's genes in its",
+        ),
+        (
+            lambda a: pp.build_mask(a, {"half": a.var_names[:12].tolist()}),
+            ValueError,
+            "do not hold the legacy mask",
+        ),
+        (
+            lambda a: a.uns.update(tosica_mask={"gene_sets": []}),
+            ValueError,
+            "legacy mask: delete both",
+        ),
+        (
+            lambda a: a.obs.replace({"cell_type": {"NK": "new"}}, inplace=True),
+            ValueError,
+            "does not know: 'new'",
+        ),
+        (
+            lambda a: a.obs.pop("cell_type"),
+            KeyError,
+            "'cell_type' is no column of adata.obs, nor any other",
+        ),
     ],
 )
-def test_reference_that_does_not_fit(project, reference, contents, change, error, sentence):
+def test_reference_that_does_not_fit(
+    project, reference, contents, change, error, sentence
+):
     reference.obs["cell_type"] = reference.obs["cell_type"].astype(str)
     change(reference)
     before = contents(reference)
@@ -252,7 +353,10 @@ def test_reference_that_does_not_fit(project, reference, contents, change, error
 # --------------------------------------------------------------------------- folders that are wrong
 
 GENE_WEIGHTS, WEIGHTS = "gene2token_weights.csv", "model-9.pth"
-DAMAGED, CONTRADICTS = "is damaged, or holds something else", "the folder is not as the original code leaves it"
+DAMAGED, CONTRADICTS = (
+    "is damaged, or holds something else",
+    "the folder is not as the original code leaves it",
+)
 
 
 def refused(error, sentence, folder, *args, **kwargs):
@@ -265,19 +369,38 @@ def refused(error, sentence, folder, *args, **kwargs):
     assert ". " not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["mask.npy", "pathway.csv", "label_dictionary.csv", WEIGHTS, GENE_WEIGHTS])
+@pytest.mark.parametrize(
+    "name", ["mask.npy", "pathway.csv", "label_dictionary.csv", WEIGHTS, GENE_WEIGHTS]
+)
 def test_missing_file(project, name):
     (project.folder / name).unlink()
-    refused(FileNotFoundError, f"holds no {'model' if name == WEIGHTS else name}", project.folder)
+    refused(
+        FileNotFoundError,
+        f"holds no {'model' if name == WEIGHTS else name}",
+        project.folder,
+    )
 
 
 def test_arguments_that_do_not_fit(project):
     folder, genes = project.folder, project.genes
     refused(FileNotFoundError, "nowhere", folder / "nowhere")
     refused(FileNotFoundError, r"holds no model-3\.pth", folder, weights="model-3.pth")
-    refused(ValueError, r"n_heads=3 does not divide 8: pass the heads", folder, n_heads=3)
-    for names in (genes[:-1], [genes[1], genes[0], *genes[2:]], ["NA", *genes[:-1]], "NA", [1] * 24):
-        refused(ValueError, "var_names must be the 24 genes that the model was trained on, in their", folder, names)
+    refused(
+        ValueError, r"n_heads=3 does not divide 8: pass the heads", folder, n_heads=3
+    )
+    for names in (
+        genes[:-1],
+        [genes[1], genes[0], *genes[2:]],
+        ["NA", *genes[:-1]],
+        "NA",
+        [1] * 24,
+    ):
+        refused(
+            ValueError,
+            "var_names must be the 24 genes that the model was trained on, in their",
+            folder,
+            names,
+        )
 
 
 def table(change):
@@ -296,8 +419,13 @@ def tensors(**changes):
 
     def write(path):
         found = torch.load(path, weights_only=True)
-        found |= {(name := key.replace("__", ".")): change(found.get(name)) for key, change in changes.items()}
-        torch.save({name: value for name, value in found.items() if value is not None}, path)
+        found |= {
+            (name := key.replace("__", ".")): change(found.get(name))
+            for key, change in changes.items()
+        }
+        torch.save(
+            {name: value for name, value in found.items() if value is not None}, path
+        )
 
     return write
 
@@ -309,32 +437,82 @@ def last(value):
 
 def flip_a_bit(path):
     """In the embedding's bias; torch does not look at the checksums of a file."""
-    tensor = torch.load(path, weights_only=True)["feature_embed.fe.bias"].numpy().tobytes()
+    tensor = (
+        torch.load(path, weights_only=True)["feature_embed.fe.bias"].numpy().tobytes()
+    )
     content = bytearray(path.read_bytes())
     content[content.index(tensor) + 2] ^= 1
     path.write_bytes(content)
 
 
 WRONG = {
-    "few gene sets": ("pathway.csv", lambda p: p.write_text(",0\n0,a\n1,b\n"), CONTRADICTS),
-    "a gene set twice": ("pathway.csv", table(lambda t: t.replace("SET_1, 5", "SET_0, 5")), CONTRADICTS),
-    "no text": ("pathway.csv", lambda p: p.write_bytes(b"\xff\xfe\x00\x81,\xc3\x28\n"), DAMAGED),
+    "few gene sets": (
+        "pathway.csv",
+        lambda p: p.write_text(",0\n0,a\n1,b\n"),
+        CONTRADICTS,
+    ),
+    "a gene set twice": (
+        "pathway.csv",
+        table(lambda t: t.replace("SET_1, 5", "SET_0, 5")),
+        CONTRADICTS,
+    ),
+    "no text": (
+        "pathway.csv",
+        lambda p: p.write_bytes(b"\xff\xfe\x00\x81,\xc3\x28\n"),
+        DAMAGED,
+    ),
     "a single label": ("label_dictionary.csv", table(lambda t: t[:1]), CONTRADICTS),
     "another order": ("label_dictionary.csv", table(lambda t: t[::-1]), CONTRADICTS),
-    "Unknown": ("label_dictionary.csv", table(lambda t: t.replace("NK", "Unknown")), CONTRADICTS),
+    "Unknown": (
+        "label_dictionary.csv",
+        table(lambda t: t.replace("NK", "Unknown")),
+        CONTRADICTS,
+    ),
     "few genes": (GENE_WEIGHTS, table(lambda t: t.iloc[:, 1:]), CONTRADICTS),
-    "other gene sets": (GENE_WEIGHTS, table(lambda t: t.rename(index={"node 0": "node 1"})), CONTRADICTS),
-    "other genes": (GENE_WEIGHTS, table(lambda t: t[t.columns[::-1]].set_axis(t.columns, axis=1)), CONTRADICTS),
-    "words": (GENE_WEIGHTS, table(lambda t: t.astype(object).replace(0.0, "none")), DAMAGED),
+    "other gene sets": (
+        GENE_WEIGHTS,
+        table(lambda t: t.rename(index={"node 0": "node 1"})),
+        CONTRADICTS,
+    ),
+    "other genes": (
+        GENE_WEIGHTS,
+        table(lambda t: t[t.columns[::-1]].set_axis(t.columns, axis=1)),
+        CONTRADICTS,
+    ),
+    "words": (
+        GENE_WEIGHTS,
+        table(lambda t: t.astype(object).replace(0.0, "none")),
+        DAMAGED,
+    ),
     "mask turned": ("mask.npy", mask(np.transpose), CONTRADICTS),
     "other mask": ("mask.npy", mask(lambda m: m[:, [1, 0, *range(2, 6)]]), CONTRADICTS),
-    "a set without genes": ("mask.npy", mask(lambda m: m * (np.arange(6) > 0)), CONTRADICTS),
+    "a set without genes": (
+        "mask.npy",
+        mask(lambda m: m * (np.arange(6) > 0)),
+        CONTRADICTS,
+    ),
     "mask cut": ("mask.npy", lambda p: p.write_bytes(p.read_bytes()[:-9]), DAMAGED),
-    "a huge mask": ("mask.npy", lambda p: p.write_bytes(p.read_bytes().replace(b"(24, 6)", b"(10**17,)")), DAMAGED),
+    "a huge mask": (
+        "mask.npy",
+        lambda p: p.write_bytes(p.read_bytes().replace(b"(24, 6)", b"(10**17,)")),
+        DAMAGED,
+    ),
     "NaN": (WEIGHTS, tensors(head__bias=last(np.nan)), "holds NaN or infinity"),
-    "a missing tensor": (WEIGHTS, tensors(blocks__1__attn__qkv__bias=lambda t: None), "blocks.1.attn.qkv.bias"),
-    "another tensor": (WEIGHTS, tensors(pos_embed=lambda t: torch.zeros(1)), "pos_embed"),
-    "a view": (WEIGHTS, tensors(head__bias=lambda t: torch.ones(1).expand(4)), CONTRADICTS),
+    "a missing tensor": (
+        WEIGHTS,
+        tensors(blocks__1__attn__qkv__bias=lambda t: None),
+        "blocks.1.attn.qkv.bias",
+    ),
+    "another tensor": (
+        WEIGHTS,
+        tensors(pos_embed=lambda t: torch.zeros(1)),
+        "pos_embed",
+    ),
+    "a view": (
+        WEIGHTS,
+        tensors(head__bias=lambda t: torch.ones(1).expand(4)),
+        CONTRADICTS,
+    ),
     "a list": (WEIGHTS, tensors(head__bias=lambda t: [0.0] * 4), DAMAGED),
     "weights cut": (WEIGHTS, lambda p: p.write_bytes(p.read_bytes()[:-5]), DAMAGED),
     "a flipped bit": (WEIGHTS, flip_a_bit, DAMAGED),
@@ -345,7 +523,9 @@ WRONG = {
 def test_files_that_are_wrong(project, name):
     file, change, sentence = WRONG[name]
     change(project.folder / file)
-    refused(ValueError, sentence, project.folder, project.genes if "other" in name else None)
+    refused(
+        ValueError, sentence, project.folder, project.genes if "other" in name else None
+    )
 
 
 class Trap:
@@ -361,7 +541,10 @@ class Trap:
 @pytest.mark.parametrize("form", ["archive", "older format", "inside", "mask"])
 def test_no_code_is_run(project, tmp_path, form):
     marker = tmp_path / "marker"
-    path, trap = project.folder / ("mask.npy" if form == "mask" else WEIGHTS), Trap(marker)
+    path, trap = (
+        project.folder / ("mask.npy" if form == "mask" else WEIGHTS),
+        Trap(marker),
+    )
     if form == "mask":
         np.save(path, np.array([trap], dtype=object), allow_pickle=True)
     else:
@@ -370,5 +553,9 @@ def test_no_code_is_run(project, tmp_path, form):
     refused(ValueError, "was not opened", project.folder)
     assert not marker.exists()
     # The trap works: the original's way of reading springs it.
-    _ = np.load(path, allow_pickle=True) if form == "mask" else torch.load(path, weights_only=False)
+    _ = (
+        np.load(path, allow_pickle=True)
+        if form == "mask"
+        else torch.load(path, weights_only=False)
+    )
     assert marker.exists()

@@ -20,7 +20,9 @@ from tosica.model import _linear_fit
 
 LOGGED = ModalitySlice(0, 20, None)
 LABELS = np.repeat([0, 1, 2], [300, 300, 150])
-BATCHES = np.concatenate([np.repeat([0, 1, 2], 100), np.repeat([0, 1], 150), np.repeat([0], 150)])
+BATCHES = np.concatenate(
+    [np.repeat([0, 1, 2], 100), np.repeat([0, 1], 150), np.repeat([0], 150)]
+)
 
 
 def expression(strength=1.0, noise=0.0):
@@ -32,7 +34,9 @@ def expression(strength=1.0, noise=0.0):
 
 def find(adata, labels=LABELS, batches=BATCHES, **kwargs):
     rows = CellMatrix(adata)
-    return find_batch_directions(LabeledRows(rows, np.arange(adata.n_obs), labels, (LOGGED,)), batches, **kwargs)
+    return find_batch_directions(
+        LabeledRows(rows, np.arange(adata.n_obs), labels, (LOGGED,)), batches, **kwargs
+    )
 
 
 def test_directions_are_the_components_of_the_shifts():
@@ -63,10 +67,14 @@ def test_differences_by_chance_are_no_direction():
     def found_in(x):
         rows = CellMatrix(ad.AnnData(x))
         return find_batch_directions(
-            LabeledRows(rows, np.arange(150), one_label, (ModalitySlice(0, 60, None),)), batches
+            LabeledRows(rows, np.arange(150), one_label, (ModalitySlice(0, 60, None),)),
+            batches,
         )
 
-    drawn = [np.random.default_rng(seed).random((150, 60)).astype(np.float32) for seed in range(10)]
+    drawn = [
+        np.random.default_rng(seed).random((150, 60)).astype(np.float32)
+        for seed in range(10)
+    ]
     assert np.mean([len(found_in(x)) for x in drawn]) < 0.3
     # A batch that is different is found among them.
     x = drawn[-1]
@@ -84,14 +92,25 @@ def confounded():
     which is not easy to tell from the others.
     """
     adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
-    kinds = ["CD8+ Cytotoxic T", "CD4+/CD25 T Reg", "CD56+ NK", "CD8+/CD45RA+ Naive Cytotoxic"]
+    kinds = [
+        "CD8+ Cytotoxic T",
+        "CD4+/CD25 T Reg",
+        "CD56+ NK",
+        "CD8+/CD45RA+ Naive Cytotoxic",
+    ]
     adata = adata[adata.obs["bulk_labels"].isin(kinds)].copy()
     rng = np.random.default_rng(1)
     batch = rng.integers(0, 2, adata.n_obs)
     effect = rng.random(adata.n_vars) < 0.2
-    adata.X = sp.csr_matrix(adata.X.toarray() + batch[:, None] * effect, dtype=np.float32)
+    adata.X = sp.csr_matrix(
+        adata.X.toarray() + batch[:, None] * effect, dtype=np.float32
+    )
     adata.obs = pd.DataFrame(
-        {"kind": adata.obs["bulk_labels"].astype(str), "run": [f"run{i}" for i in batch]}, index=adata.obs_names
+        {
+            "kind": adata.obs["bulk_labels"].astype(str),
+            "run": [f"run{i}" for i in batch],
+        },
+        index=adata.obs_names,
     )
     new = ((adata.obs["kind"] == kinds[0]) & (batch == 1)).to_numpy()
     reference, query = adata[~new].copy(), adata[new].copy()
@@ -111,12 +130,22 @@ def trained(reference, batch_key="run", *, linear=True, seed=0, **kwargs):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("linear", [False, True])
-def test_types_are_found_in_batches_where_the_reference_lacks_them(confounded, linear, monkeypatch):
+def test_types_are_found_in_batches_where_the_reference_lacks_them(
+    confounded, linear, monkeypatch
+):
     reference, query = confounded
     # Within-class directions, which correct for unknown batches, have tests of their own.
-    monkeypatch.setattr(_logistic, "within_class_directions", lambda x, *_: np.zeros((0, x.shape[1])))
+    monkeypatch.setattr(
+        _logistic, "within_class_directions", lambda x, *_: np.zeros((0, x.shape[1]))
+    )
     ways = {"correct_batches": False}, {}
-    of = [[trained(reference, linear=linear, seed=seed, **way).predict(query) for way in ways] for seed in range(4)]
+    of = [
+        [
+            trained(reference, linear=linear, seed=seed, **way).predict(query)
+            for way in ways
+        ]
+        for seed in range(4)
+    ]
     right = (np.asarray(of) == "CD8+ Cytotoxic T").mean((0, 2))
     assert right[0] < 0.3
     assert right[1] > right[0] + 0.1
@@ -129,7 +158,9 @@ def test_all_pairs_of_label_and_batch_are_used():
     x = rng.random((len(labels), 8), dtype=np.float32)
     x[:, 2] += rng.normal(0, 3, 100).astype(np.float32)[batches]
     cells = np.arange(len(labels))
-    rows = LabeledRows(CellMatrix(ad.AnnData(x)), cells, labels, (ModalitySlice(0, 8, None),))
+    rows = LabeledRows(
+        CellMatrix(ad.AnnData(x)), cells, labels, (ModalitySlice(0, 8, None),)
+    )
     found = find_batch_directions(rows, batches)
     assert len(found) == 1
     assert np.abs(found[0]).argmax() == 2
@@ -138,7 +169,10 @@ def test_all_pairs_of_label_and_batch_are_used():
 def test_the_network_and_the_regressions_get_the_directions(confounded, monkeypatch):
     """In training and in the refit; the network gets them six times as strong."""
     shown, fitted = [], []
-    inference, fit = tosica.module.TOSICAModule.inference, _linear_fit.linear.fit_linear_classifier
+    inference, fit = (
+        tosica.module.TOSICAModule.inference,
+        _linear_fit.linear.fit_linear_classifier,
+    )
 
     def look(self, x, *args, batch_directions=None, **kwargs):
         if self.training:
@@ -156,7 +190,9 @@ def test_the_network_and_the_regressions_get_the_directions(confounded, monkeypa
     assert len(shown) > 3
     assert len(fitted) == 2
     for directions in shown:
-        np.testing.assert_allclose(directions.numpy(), 6 * fitted[0]["batch_directions"], rtol=1e-5)
+        np.testing.assert_allclose(
+            directions.numpy(), 6 * fitted[0]["batch_directions"], rtol=1e-5
+        )
     assert fitted[1]["batch_directions"] is fitted[0]["batch_directions"]
     assert fitted[1]["temperature"] == fitted[0]["temperature"] != 1
     shown.clear(), fitted.clear()
@@ -193,7 +229,9 @@ def test_batches_by_chance_change_nothing(confounded, caplog):
     pd.testing.assert_frame_equal(by_chance.predict(query, soft=True), expected)
 
 
-def test_a_loaded_model_corrects_for_the_batches_of_its_new_reference(confounded, tmp_path, caplog):
+def test_a_loaded_model_corrects_for_the_batches_of_its_new_reference(
+    confounded, tmp_path, caplog
+):
     reference, _ = confounded
     # Names of batches that the saved model does not know.
     model = trained(reference, max_epochs=1, linear=False)

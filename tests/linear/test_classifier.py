@@ -55,7 +55,12 @@ def expression(adata, cells=slice(None)):
 
 def fit(adata, cells=EVERY, *, labels=None, n_labels=3, tokens=TOKENS, **kwargs):
     labels = codes(adata)[cells] if labels is None else labels
-    return fit_linear_classifier(LabeledRows(CellMatrix(adata), cells, labels, (COUNTS,)), n_labels, tokens, **kwargs)
+    return fit_linear_classifier(
+        LabeledRows(CellMatrix(adata), cells, labels, (COUNTS,)),
+        n_labels,
+        tokens,
+        **kwargs,
+    )
 
 
 def scores_of(found, adata, tokens=TOKENS):
@@ -95,9 +100,15 @@ def test_the_classifier_is_that_regression_times_its_weight(toy):
     mean = (expected.ridge + expected.lasso) / 2
     pairs = factor * split_among_tokens(mean, expected.relevance, TOKENS)[0]
     biases = factor * raised
-    np.testing.assert_allclose(found.weights, pairs - pairs.mean(0), atol=0.02, rtol=1e-2)
-    np.testing.assert_allclose(found.biases, biases - biases.mean(), atol=0.02, rtol=1e-2)
-    np.testing.assert_allclose(found.clip_max, expression(toy, cells).toarray().max(0), rtol=1e-6)
+    np.testing.assert_allclose(
+        found.weights, pairs - pairs.mean(0), atol=0.02, rtol=1e-2
+    )
+    np.testing.assert_allclose(
+        found.biases, biases - biases.mean(), atol=0.02, rtol=1e-2
+    )
+    np.testing.assert_allclose(
+        found.clip_max, expression(toy, cells).toarray().max(0), rtol=1e-6
+    )
     # It separates the types, each by its own set.
     assert (scores_of(found, toy).argmax(1) == codes(toy)).mean() > 0.95
     assert not len(found.inactive)
@@ -116,7 +127,9 @@ def test_a_label_without_cells_is_never_predicted(toy):
 
 def test_a_label_is_raised_by_how_few_its_cells_are():
     labels = np.repeat([0, 1, 2], [60, 40, 20])
-    np.testing.assert_allclose(np.exp(logit_adjustment(labels)), [80 / 60, 60 / 40, 40 / 20])
+    np.testing.assert_allclose(
+        np.exp(logit_adjustment(labels)), [80 / 60, 60 / 40, 40 / 20]
+    )
     np.testing.assert_array_equal(logit_adjustment(labels, pseudocount=0), 0)
 
 
@@ -130,7 +143,9 @@ BY_FIFTEEN = members([range(i, i + 15) for i in range(0, 765, 15)], 765)
 
 def temperature_of(adata, labels, modality_slice=LOGGED, tokens=BY_FIFTEEN, **kwargs):
     labels = np.unique(labels, return_inverse=True)[1]
-    rows = LabeledRows(CellMatrix(adata), np.arange(adata.n_obs), labels, (modality_slice,))
+    rows = LabeledRows(
+        CellMatrix(adata), np.arange(adata.n_obs), labels, (modality_slice,)
+    )
     return cross_validate(rows, tokens, **kwargs).temperature
 
 
@@ -174,7 +189,9 @@ def test_a_subsample_of_large_references_is_used():
     modality_slice = ModalitySlice(0, 20, LogNormalization(20.0))
     tokens = members([range(12), range(8, 20)], 20)
     found = temperature_of(changed, labels, modality_slice, tokens, max_cells=200)
-    expected = cross_validate(LabeledRows(CellMatrix(changed), some, labels[some], (modality_slice,)), tokens)
+    expected = cross_validate(
+        LabeledRows(CellMatrix(changed), some, labels[some], (modality_slice,)), tokens
+    )
     assert found == expected.temperature
     everything = temperature_of(changed, labels, modality_slice, tokens)
     assert found != everything
@@ -194,7 +211,9 @@ def test_its_logits_are_added_to_the_networks(toy, toy_query, train):
     model = train(toy.copy())
     x = torch.from_numpy(toy_query.X.toarray())
     expected = network_logits(model, x).numpy()
-    normed = torch.minimum(normalize(x, model.module.slices), model.module.linear.clip_max)
+    normed = torch.minimum(
+        normalize(x, model.module.slices), model.module.linear.clip_max
+    )
     table = model.get_linear_weights()
     by_gene = table.groupby(level="gene").sum().reindex(toy.var_names).to_numpy()
     expected = expected + normed.numpy() @ by_gene + model.module.linear.bias.numpy()
@@ -202,7 +221,9 @@ def test_its_logits_are_added_to_the_networks(toy, toy_query, train):
         found = model.module.annotate(normalize(x, model.module.slices)).logits
     np.testing.assert_allclose(found, expected, atol=1e-3)
     probabilities = torch.softmax(found / model.module.temperature, 1)
-    np.testing.assert_allclose(model.predict(toy_query, soft=True), probabilities, atol=1e-5)
+    np.testing.assert_allclose(
+        model.predict(toy_query, soft=True), probabilities, atol=1e-5
+    )
 
 
 def test_weights_are_named_by_token_and_gene(toy, train):
@@ -226,20 +247,32 @@ def test_no_weights_without_it(toy, train):
 
 def by_rows(toy, cells):
     """The linear branch of a model of these cells."""
-    found = cross_validate(LabeledRows(CellMatrix(toy), EVERY, codes(toy), (COUNTS,)), TOKENS)
+    found = cross_validate(
+        LabeledRows(CellMatrix(toy), EVERY, codes(toy), (COUNTS,)), TOKENS
+    )
     assert found.temperature != pytest.approx(1, abs=0.1)
-    return fit(toy, cells, weight=linear_to_network_ratio(len(EVERY)), **found._asdict())
+    return fit(
+        toy, cells, weight=linear_to_network_ratio(len(EVERY)), **found._asdict()
+    )
 
 
 def test_the_last_fit_has_all_cells(toy, train):
     expected = by_rows(toy, EVERY)
     model = train(toy.copy())
-    np.testing.assert_allclose(model.get_linear_weights().T, expected.weights, rtol=1e-3, atol=1e-3)
-    np.testing.assert_allclose(model.module.linear.bias, expected.biases, rtol=1e-3, atol=1e-3)
-    np.testing.assert_allclose(model.module.linear.clip_max, expected.clip_max, rtol=1e-6)
+    np.testing.assert_allclose(
+        model.get_linear_weights().T, expected.weights, rtol=1e-3, atol=1e-3
+    )
+    np.testing.assert_allclose(
+        model.module.linear.bias, expected.biases, rtol=1e-3, atol=1e-3
+    )
+    np.testing.assert_allclose(
+        model.module.linear.clip_max, expected.clip_max, rtol=1e-6
+    )
     before = train(toy.copy(), refit=False)
     expected = by_rows(toy, before.train_indices)
-    np.testing.assert_allclose(before.get_linear_weights().T, expected.weights, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(
+        before.get_linear_weights().T, expected.weights, rtol=1e-3, atol=1e-3
+    )
 
 
 def test_cells_without_a_label_are_not_used(toy, train):
@@ -250,7 +283,9 @@ def test_cells_without_a_label_are_not_used(toy, train):
     found = train(some, setup={"unlabeled_category": "?"}, modules=False)
     alone = train(toy[labelled].copy(), modules=False)
     assert found.get_linear_weights().shape == alone.get_linear_weights().shape
-    np.testing.assert_allclose(found.get_linear_weights(), alone.get_linear_weights(), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(
+        found.get_linear_weights(), alone.get_linear_weights(), rtol=1e-3, atol=1e-3
+    )
 
 
 def test_validation_is_the_networks_alone(toy, train):
@@ -264,7 +299,12 @@ def test_validation_is_the_networks_alone(toy, train):
         last = float(model.history["validation_loss"].iloc[-1].iloc[0])
         assert last == pytest.approx(float(loss), rel=1e-3)
         model.train(
-            max_epochs=2, accelerator="cpu", enable_progress_bar=False, batch_size=16, refit=False, calibrate=False
+            max_epochs=2,
+            accelerator="cpu",
+            enable_progress_bar=False,
+            batch_size=16,
+            refit=False,
+            calibrate=False,
         )
 
 
@@ -280,7 +320,9 @@ def test_tokens_start_from_it_once(toy, train, monkeypatch):
     monkeypatch.setattr(kind, "init_from_linear", keep)
     model = train(toy, max_epochs=1, refit=False)
     ((scores, x, mean),) = calls
-    np.testing.assert_allclose(linear_to_network_ratio(90) * scores, model.module.linear.weight, rtol=1e-5)
+    np.testing.assert_allclose(
+        linear_to_network_ratio(90) * scores, model.module.linear.weight, rtol=1e-5
+    )
     torch.testing.assert_close(mean, x.mean(0))
     assert x.shape == (len(model.train_indices), 30)
     # Further training goes on from the trained tokens.
@@ -295,7 +337,9 @@ def test_ppca_of_missing_genes_is_saved(toy_model, toy_query, tmp_path):
     toy_model.save(tmp_path / "model")
     loaded = TOSICA.load(tmp_path / "model")
     lacking = toy_query[:, 1:].copy()
-    assert loaded.predict(lacking, soft=True).equals(toy_model.predict(lacking, soft=True))
+    assert loaded.predict(lacking, soft=True).equals(
+        toy_model.predict(lacking, soft=True)
+    )
 
 
 def test_training_warns_of_labels_without_a_gene_set():
@@ -303,13 +347,17 @@ def test_training_warns_of_labels_without_a_gene_set():
     x = np.full((40, 12), 0.7, dtype=np.float32)
     x[:20, 8:10] = x[20:, 10:] = 2.1
     names = [f"cell{i}" for i in range(40)]
-    adata = ad.AnnData(x, obs=pd.DataFrame({"kind": np.repeat(["a", "b"], 20)}, index=names))
+    adata = ad.AnnData(
+        x, obs=pd.DataFrame({"kind": np.repeat(["a", "b"], 20)}, index=names)
+    )
     adata.var_names = [f"G{i}" for i in range(12)]
     sets = {"one": adata.var_names[:4], "two": adata.var_names[4:8]}
     tosica.pp.build_mask(adata, sets, min_genes=1)
     TOSICA.setup_anndata(adata, labels_key="kind")
     model = TOSICA(adata, embed_dim=8, modules=False)
-    with pytest.warns(UserWarning, match=r"No gene set distinguishes these labels: 'a', 'b'\."):
+    with pytest.warns(
+        UserWarning, match=r"No gene set distinguishes these labels: 'a', 'b'\."
+    ):
         model.train(max_epochs=1, accelerator="cpu", enable_progress_bar=False)
 
 
@@ -319,9 +367,17 @@ def test_cross_validation_chooses_the_weight_of_the_group_lasso():
     labels = np.repeat([0, 1, 2], 60)
     raised = np.kron(np.eye(3), np.full((1, 400), 0.15))[labels]
     counts = rng.poisson(0.5 + raised).astype(np.float32)
-    rows, modality_slice = (CellMatrix(ad.AnnData(counts)), ModalitySlice(0, 1200, LogNormalization(1e4)))
+    rows, modality_slice = (
+        CellMatrix(ad.AnnData(counts)),
+        ModalitySlice(0, 1200, LogNormalization(1e4)),
+    )
     data = LabeledRows(rows, np.arange(180), labels, (modality_slice,))
-    assert cross_validate(data, sp.csr_matrix(np.kron(np.eye(6), np.ones((1, 200))))).lasso_share == 0.5
+    assert (
+        cross_validate(
+            data, sp.csr_matrix(np.kron(np.eye(6), np.ones((1, 200))))
+        ).lasso_share
+        == 0.5
+    )
     assert cross_validate(data, sp.csr_matrix(np.eye(1200))).lasso_share < 0.5
 
 
@@ -331,16 +387,29 @@ def test_few_genes_of_labels_that_overlap_do_not_overfit():
     labels = rng.choice(3, 900, p=[0.6, 0.3, 0.1])
     rate = np.exp(rng.normal(0, 0.4, (3, 40)))
     adata = ad.AnnData(rng.poisson(rate[labels]).astype(np.float32))
-    data = LabeledRows(CellMatrix(adata), np.arange(300), labels[:300], (ModalitySlice(0, 40, LogNormalization(40)),))
+    data = LabeledRows(
+        CellMatrix(adata),
+        np.arange(300),
+        labels[:300],
+        (ModalitySlice(0, 40, LogNormalization(40)),),
+    )
     tokens = sp.csr_matrix(np.kron(np.eye(8), np.ones((1, 5))))
     chosen = cross_validate(data, tokens)
     assert chosen.config.C < 0.1
-    new = LabeledRows(data.rows, np.arange(300, 900), labels[300:], data.slices).expression()
+    new = LabeledRows(
+        data.rows, np.arange(300, 900), labels[300:], data.slices
+    ).expression()
     fits = [
-        fit_linear_classifier(data, 3, tokens, weight=1, config=config) for config in (chosen.config, DEFAULT_CONFIG)
+        fit_linear_classifier(data, 3, tokens, weight=1, config=config)
+        for config in (chosen.config, DEFAULT_CONFIG)
     ]
-    best, usual = (((new @ fit.weights.T + fit.biases).argmax(1) == labels[300:]).mean() for fit in fits)
-    peer = linear_model.LogisticRegression(max_iter=500).fit(data.expression(), data.labels)
+    best, usual = (
+        ((new @ fit.weights.T + fit.biases).argmax(1) == labels[300:]).mean()
+        for fit in fits
+    )
+    peer = linear_model.LogisticRegression(max_iter=500).fit(
+        data.expression(), data.labels
+    )
     assert best > max(usual, peer.score(new, labels[300:]) - 0.01)
 
 
@@ -349,7 +418,9 @@ def test_genes_that_are_rarely_detected_are_scaled_up_less(n_rare, power):
     rng = np.random.default_rng(0)
     labels = rng.choice(3, 240)
     frequent = np.exp(rng.normal(0.5, 0.3, (3, 30)))[labels]
-    counts = rng.poisson(np.hstack([frequent, np.full((240, n_rare), 0.01)])).astype(np.float32)
+    counts = rng.poisson(np.hstack([frequent, np.full((240, n_rare), 0.01)])).astype(
+        np.float32
+    )
     slices = (ModalitySlice(0, 30 + n_rare, LogNormalization(100)),)
     data = LabeledRows(CellMatrix(ad.AnnData(counts)), np.arange(240), labels, slices)
     tokens = sp.csr_matrix(np.kron(np.eye(5), np.ones((1, (30 + n_rare) // 5))))

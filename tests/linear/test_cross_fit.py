@@ -14,7 +14,9 @@ LABELS = np.repeat([0, 1, 2, 3], [50, 20, 2, 1])
 
 def expression():
     rng = np.random.default_rng(0)
-    return sp.csr_matrix(rng.gamma(1.0, size=(73, 30)) + np.eye(4)[LABELS] @ np.eye(4, 30))
+    return sp.csr_matrix(
+        rng.gamma(1.0, size=(73, 30)) + np.eye(4)[LABELS] @ np.eye(4, 30)
+    )
 
 
 def folds():
@@ -34,13 +36,17 @@ def test_folds_are_stratified_by_label():
 
 
 def test_every_classifier_has_every_label():
-    known = [set(labels) for _, labels in cross_fit(LABELS, lambda cells: LABELS[cells])]
+    known = [
+        set(labels) for _, labels in cross_fit(LABELS, lambda cells: LABELS[cells])
+    ]
     assert known == [{0, 1, 2, 3}] * 5
 
 
 def test_a_classifier_is_fitted_to_the_other_folds_alone():
     x = expression()
-    for held, found in cross_fit(LABELS, lambda cells: fit_regressions(x[cells], LABELS[cells])):
+    for held, found in cross_fit(
+        LABELS, lambda cells: fit_regressions(x[cells], LABELS[cells])
+    ):
         changed = x.toarray()
         changed[held] = 100
         expected = fit_regressions(sp.csr_matrix(changed)[~held], LABELS[~held])
@@ -73,4 +79,6 @@ def test_rare_labels_are_kept_and_frequent_ones_cut_to_one_size():
 
 def test_fewer_cells_than_the_subsample_are_all_taken():
     labels = np.repeat([0, 1, 2, 3], [5000, 300, 40, 2])
-    np.testing.assert_array_equal(subsample_by_label(labels, 6000), np.arange(len(labels)))
+    np.testing.assert_array_equal(
+        subsample_by_label(labels, 6000), np.arange(len(labels))
+    )

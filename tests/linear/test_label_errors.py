@@ -13,7 +13,13 @@ from sklearn.linear_model import LogisticRegression
 
 import tosica
 from tosica.data import CellMatrix, LogNormalization, ModalitySlice
-from tosica.linear import LabeledRows, RegressionConfig, find_label_errors, fit_regressions, subsample_by_label
+from tosica.linear import (
+    LabeledRows,
+    RegressionConfig,
+    find_label_errors,
+    fit_regressions,
+    subsample_by_label,
+)
 
 LOGGED = ModalitySlice(0, 765, None)
 QUIET = {"max_epochs": 1, "accelerator": "cpu", "enable_progress_bar": False}
@@ -43,7 +49,9 @@ def codes(cells):
 
 def find(cells, labels, **kwargs):
     everything = np.arange(cells.n_obs)
-    return find_label_errors(LabeledRows(CellMatrix(cells), everything, labels, (LOGGED,)), **kwargs)
+    return find_label_errors(
+        LabeledRows(CellMatrix(cells), everything, labels, (LOGGED,)), **kwargs
+    )
 
 
 def assert_found(found, wrong, precision=0.9):
@@ -72,11 +80,15 @@ def test_types_that_are_hard_to_tell_apart_are_not_wrong():
     """With so few cells of 13 types, a classifier is often confident of a wrong one."""
     rng = np.random.default_rng(0)
     share = 0.6 ** np.arange(13)
-    labels = np.append(np.repeat(np.arange(13), 2), rng.choice(13, 274, p=share / share.sum()))
+    labels = np.append(
+        np.repeat(np.arange(13), 2), rng.choice(13, 274, p=share / share.sum())
+    )
     rates = rng.lognormal(-1.5, 1.2, 400) * rng.lognormal(0, 0.15, (13, 400))
     adata = ad.AnnData(sp.csr_matrix(rng.poisson(rates[labels]).astype(np.float32)))
     normalized = ModalitySlice(0, 400, LogNormalization(1e4))
-    everything = LabeledRows(CellMatrix(adata), np.arange(adata.n_obs), labels, (normalized,))
+    everything = LabeledRows(
+        CellMatrix(adata), np.arange(adata.n_obs), labels, (normalized,)
+    )
     flagged = find_label_errors(everything, min_share_of_misclassified=0)
     assert len(flagged) > 0.1 * len(labels)
     assert find_label_errors(everything).size == 0
@@ -91,14 +103,21 @@ def test_the_only_cell_of_a_label_is_not_wrong(cells, codes):
     assert wrong[0] not in found
     # The same holds if every label has one cell.
     some = np.array([np.flatnonzero(codes == code)[0] for code in np.unique(codes)])
-    assert find_label_errors(LabeledRows(CellMatrix(cells), some, codes[some], (LOGGED,))).size == 0
+    assert (
+        find_label_errors(
+            LabeledRows(CellMatrix(cells), some, codes[some], (LOGGED,))
+        ).size
+        == 0
+    )
 
 
 def test_positions_are_those_of_the_cells(cells, codes):
     """In a reference of which only some cells have labels."""
     labels, wrong = with_noise(codes, 0.2)
     some = np.arange(40, cells.n_obs)
-    found = find_label_errors(LabeledRows(CellMatrix(cells), some, labels[40:], (LOGGED,)))
+    found = find_label_errors(
+        LabeledRows(CellMatrix(cells), some, labels[40:], (LOGGED,))
+    )
     assert_found(found, wrong[wrong >= 40])
 
 
@@ -141,10 +160,14 @@ def test_training_leaves_them_out_and_warns(cells, codes, tmp_path):
     before = reference.obs.copy()
     model = tosica.TOSICA(reference, embed_dim=16)
     assert model.mislabeled_indices is None
-    with pytest.warns(UserWarning, match=r"labels of the reference \(\d+%\) are contradicted by"):
+    with pytest.warns(
+        UserWarning, match=r"labels of the reference \(\d+%\) are contradicted by"
+    ):
         model.train(**QUIET | {"max_epochs": 20})
     found = model.mislabeled_indices
-    assert_found(found, np.flatnonzero(reference.obs["given"] != reference.obs["truth"]))
+    assert_found(
+        found, np.flatnonzero(reference.obs["given"] != reference.obs["truth"])
+    )
     parts = [model.train_indices, model.validation_indices]
     assert not set(found) & set(np.concatenate(parts))
     assert sum(map(len, parts)) + len(found) == reference.n_obs
@@ -152,7 +175,9 @@ def test_training_leaves_them_out_and_warns(cells, codes, tmp_path):
     misled = tosica.TOSICA(reference, embed_dim=16)
     misled.train(**QUIET | {"max_epochs": 20}, check_labels=False)
     of_truth = np.arange(query.n_obs), query.obs["truth"].cat.codes.to_numpy()
-    sure, unsure = (m.predict(query, soft=True).to_numpy()[of_truth] for m in (model, misled))
+    sure, unsure = (
+        m.predict(query, soft=True).to_numpy()[of_truth] for m in (model, misled)
+    )
     assert sure.mean() > unsure.mean() + 0.03
     assert (model.predict(query) == query.obs["truth"]).mean() > 0.9
     model.save(tmp_path / "model")
@@ -170,7 +195,11 @@ def test_the_classifier_is_scikit_learns():
     labels = np.arange(90) % 3
     x = sp.csr_matrix(rng.gamma(1.0, size=(90, 12)) + np.eye(3, 12)[labels])
     z = x.toarray() / np.asarray(x.mean(0)).ravel() ** 0.25
-    expected = LogisticRegression(C=0.3, class_weight="balanced", fit_intercept=False, tol=1e-8).fit(z, labels)
+    expected = LogisticRegression(
+        C=0.3, class_weight="balanced", fit_intercept=False, tol=1e-8
+    ).fit(z, labels)
     config = RegressionConfig(C=0.3, within_class_penalty=0, multinomial=True, tol=1e-6)
     found = fit_regressions(x, labels, config=config).ridge
-    np.testing.assert_allclose(softmax(x @ found.T, axis=1), expected.predict_proba(z), atol=1e-5)
+    np.testing.assert_allclose(
+        softmax(x @ found.T, axis=1), expected.predict_proba(z), atol=1e-5
+    )

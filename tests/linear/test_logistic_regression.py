@@ -15,7 +15,13 @@ from tosica.linear._logistic import Regressions, within_class_directions
 
 LABELS = np.repeat([0, 1, 2], [60, 40, 20])
 # The optimizer runs until it converges.
-CONVERGED = RegressionConfig(max_iter=5000, max_iter_reweighted=200, n_reweightings=100, tol=1e-9, group_penalty=0)
+CONVERGED = RegressionConfig(
+    max_iter=5000,
+    max_iter_reweighted=200,
+    n_reweightings=100,
+    tol=1e-9,
+    group_penalty=0,
+)
 
 NO_NUISANCE = {"batch_penalty": 0, "within_class_penalty": 0}
 
@@ -31,7 +37,13 @@ def expression(seed=0):
 def test_within_class_directions_are_principal_components():
     rng = np.random.default_rng(0)
     x = rng.gamma(1.0, size=(120, 300)) + 2 * np.eye(3)[LABELS] @ np.eye(3, 300)
-    x += 8 * rng.normal(size=(120, 5)) * [5, 4, 3, 2, 1] @ rng.normal(size=(5, 300)) / 300**0.5
+    x += (
+        8
+        * rng.normal(size=(120, 5))
+        * [5, 4, 3, 2, 1]
+        @ rng.normal(size=(5, 300))
+        / 300**0.5
+    )
     found = within_class_directions(sp.csr_matrix(x, dtype=np.float32), LABELS)
     counts = np.array([60 / 70, 40 / 50, 20 / 30])
     counts /= counts.sum()
@@ -41,7 +53,9 @@ def test_within_class_directions_are_principal_components():
         x[of_label] *= np.sqrt(counts[label] / len(of_label))
     squares, axes = np.linalg.eigh(x.T @ x)
     expected = (axes[:, -5:] * squares[-5:]) @ axes[:, -5:].T
-    np.testing.assert_allclose(found.T @ found, expected, atol=2e-3 * np.abs(expected).max())
+    np.testing.assert_allclose(
+        found.T @ found, expected, atol=2e-3 * np.abs(expected).max()
+    )
 
 
 @pytest.mark.parametrize("n_each", [1, 2, 4])
@@ -66,7 +80,15 @@ def test_identical_cells_differ_along_no_direction(dtype, seed):
 
 
 # Overlapping; nested; and genes 17 to 19 are in none.
-SETS = [[0, 3, 4], [1, 5, 6, 7], [2, 8], [0, 1, 2, 9], [10, 11, 12], [3, 4, 13, 14, 15], [13, 16]]
+SETS = [
+    [0, 3, 4],
+    [1, 5, 6, 7],
+    [2, 8],
+    [0, 1, 2, 9],
+    [10, 11, 12],
+    [3, 4, 13, 14, 15],
+    [13, 16],
+]
 
 
 def members(sets: list[list[int]] = SETS, n_genes: int = 20) -> sp.csr_matrix:
@@ -81,7 +103,12 @@ class Objective:
     """The objective as a function of the latent vectors of all labels and sets, written out."""
 
     def __init__(
-        self, x: sp.csr_matrix, directions: np.ndarray, penalty: float, labels: np.ndarray = LABELS, sets: list = SETS
+        self,
+        x: sp.csr_matrix,
+        directions: np.ndarray,
+        penalty: float,
+        labels: np.ndarray = LABELS,
+        sets: list = SETS,
     ) -> None:
         n_cells, self.n_genes = x.shape
         self.m = np.asarray(x.mean(0)).ravel() ** 0.25
@@ -90,14 +117,20 @@ class Objective:
         self.n_labels = self.is_label.shape[1]
         self.balance = 1 / (self.n_labels * np.bincount(labels))[labels, None]
         self.ridge = 1 / (10 * n_cells)
-        within = (0.1 * max(1, n_cells / 500)) ** 0.5 * within_class_directions(x, labels)
-        self.nuisance = np.vstack([within, 10**0.5 * directions]) / n_cells**0.5 / self.m
+        within = (0.1 * max(1, n_cells / 500)) ** 0.5 * within_class_directions(
+            x, labels
+        )
+        self.nuisance = (
+            np.vstack([within, 10**0.5 * directions]) / n_cells**0.5 / self.m
+        )
         self.penalty = penalty
         self.genes = np.concatenate(sets)
         self.token = np.repeat(np.arange(len(sets)), list(map(len, sets)))
         self.root = np.sqrt(list(map(len, sets)))
 
-    def __call__(self, flat: np.ndarray, rounded: float = 0.0) -> tuple[float, np.ndarray]:
+    def __call__(
+        self, flat: np.ndarray, rounded: float = 0.0
+    ) -> tuple[float, np.ndarray]:
         """Value and gradient at the vectors; norms may be rounded at zero."""
         v = flat.reshape(self.n_labels, -1)
         w = np.zeros((self.n_labels, self.n_genes))
@@ -108,10 +141,14 @@ class Objective:
         squares = np.zeros((self.n_labels, len(self.root)))
         np.add.at(squares.T, self.token, (v**2).T)
         norms = np.sqrt(squares + rounded**2)
-        value = -(log_expit(np.where(self.is_label, scores, -scores)) * self.balance).sum()
+        value = -(
+            log_expit(np.where(self.is_label, scores, -scores)) * self.balance
+        ).sum()
         value += self.ridge * (w**2).sum() / 2 + (along**2).sum() / 2
         value += self.penalty * (norms @ self.root).sum()
-        slope = (errors.T @ self.z + self.ridge * w + along @ self.nuisance)[:, self.genes]
+        slope = (errors.T @ self.z + self.ridge * w + along @ self.nuisance)[
+            :, self.genes
+        ]
         if rounded:
             slope = slope + self.penalty * (self.root / norms)[:, self.token] * v
         return value, slope.ravel()
@@ -121,7 +158,9 @@ class Objective:
         flat = np.zeros(3 * len(self.genes))
         for rounded in (1e-1, 1e-2, 1e-3, 1e-4, 1e-5):
             options = {"maxiter": 5000, "maxfun": 20_000, "ftol": 1e-15, "gtol": 1e-10}
-            found = minimize(self, flat, (rounded,), jac=True, method="L-BFGS-B", options=options)
+            found = minimize(
+                self, flat, (rounded,), jac=True, method="L-BFGS-B", options=options
+            )
             flat = found.x
         return self(flat)[0]
 
@@ -133,17 +172,32 @@ class Objective:
         return self(v.ravel())[0]
 
 
-@pytest.mark.parametrize(("n_labels", "with_batches", "n_times"), [(3, False, 10), (3, True, 1), (2, False, 1)])
-def test_without_gene_sets_it_is_the_optimum_of_its_formula(n_labels, with_batches, n_times):
-    x, labels = sp.vstack([expression(seed) for seed in range(n_times)]).tocsr(), np.tile(LABELS, n_times)
+@pytest.mark.parametrize(
+    ("n_labels", "with_batches", "n_times"),
+    [(3, False, 10), (3, True, 1), (2, False, 1)],
+)
+def test_without_gene_sets_it_is_the_optimum_of_its_formula(
+    n_labels, with_batches, n_times
+):
+    x, labels = (
+        sp.vstack([expression(seed) for seed in range(n_times)]).tocsr(),
+        np.tile(LABELS, n_times),
+    )
     x, labels = x[labels < n_labels], labels[labels < n_labels]
-    directions = np.random.default_rng(1).random((2, 20)) if with_batches else np.zeros((0, 20))
+    directions = (
+        np.random.default_rng(1).random((2, 20)) if with_batches else np.zeros((0, 20))
+    )
     some = directions if with_batches else None
-    weights, lasso, relevance = fit_regressions(x, labels, batch_directions=some, config=CONVERGED)
+    weights, lasso, relevance = fit_regressions(
+        x, labels, batch_directions=some, config=CONVERGED
+    )
     assert lasso.tolist() == weights.tolist()
     assert not relevance.size
     objective = Objective(x, directions, 0, labels, [[gene] for gene in range(20)])
-    slope, elsewhere = (objective(v)[1] for v in ((weights * objective.m).ravel(), np.zeros(weights.size)))
+    slope, elsewhere = (
+        objective(v)[1]
+        for v in ((weights * objective.m).ravel(), np.zeros(weights.size))
+    )
     assert np.abs(slope).max() < 1e-3 * np.abs(elsewhere).max()
 
 
@@ -151,17 +205,27 @@ def test_without_gene_sets_it_is_the_optimum_of_its_formula(n_labels, with_batch
 def test_with_gene_sets_it_is_the_optimum_of_its_formula(penalty):
     x, directions = expression(), np.random.default_rng(1).random((2, 20))
     objective = Objective(x, directions, penalty)
-    least, nothing = objective.minimum(), objective(np.zeros(3 * len(objective.genes)))[0]
+    least, nothing = (
+        objective.minimum(),
+        objective(np.zeros(3 * len(objective.genes)))[0],
+    )
     converged = replace(CONVERGED, group_penalty=penalty, tol=1e-7)
-    for config, excess in ((RegressionConfig(group_penalty=penalty), 1e-2), (converged, 1e-5)):
-        regression = fit_regressions(x, LABELS, batch_directions=directions, gene_sets=members(), config=config)
+    for config, excess in (
+        (RegressionConfig(group_penalty=penalty), 1e-2),
+        (converged, 1e-5),
+    ):
+        regression = fit_regressions(
+            x, LABELS, batch_directions=directions, gene_sets=members(), config=config
+        )
         assert -1e-6 < (objective.at(regression) - least) / (nothing - least) < excess
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1e-4, 1e-2])
 def test_genes_in_no_set_get_no_weight(penalty):
     config = RegressionConfig(group_penalty=penalty)
-    _, weights, relevance = fit_regressions(expression(), LABELS, gene_sets=members(), config=config)
+    _, weights, relevance = fit_regressions(
+        expression(), LABELS, gene_sets=members(), config=config
+    )
     held = np.asarray(members().sum(0)).ravel() > 0
     assert not weights[:, ~held].any()
     assert weights[:, held].any(0).all()
@@ -177,6 +241,11 @@ def test_neither_the_order_of_genes_nor_of_sets_matters():
     cells, genes, sets = (rng.permutation(n) for n in (120, 20, len(SETS)))
     x, config = expression(), replace(CONVERGED, group_penalty=1e-3, tol=1e-7)
     one = fit_regressions(x, LABELS, gene_sets=members(), config=config)
-    other = fit_regressions(x[cells][:, genes], LABELS[cells], gene_sets=members()[sets][:, genes], config=config)
+    other = fit_regressions(
+        x[cells][:, genes],
+        LABELS[cells],
+        gene_sets=members()[sets][:, genes],
+        config=config,
+    )
     np.testing.assert_allclose(other.lasso, one.lasso[:, genes], atol=1e-3)
     np.testing.assert_allclose(other.relevance, one.relevance[:, sets], atol=1e-3)

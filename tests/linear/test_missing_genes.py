@@ -16,13 +16,20 @@ def fit(matrix, cells=None, **kwargs):
     cells = np.arange(len(matrix)) if cells is None else cells
     rows = CellMatrix(AnnData(sp.csr_matrix(matrix)))
     modality_slice = ModalitySlice(0, matrix.shape[1], None)
-    return fit_ppca(LabeledRows(rows, cells, np.zeros(len(cells), dtype=np.int64), (modality_slice,)), **kwargs)
+    return fit_ppca(
+        LabeledRows(
+            rows, cells, np.zeros(len(cells), dtype=np.int64), (modality_slice,)
+        ),
+        **kwargs,
+    )
 
 
 def simulate(n_cells=2000, n_genes=40, noise=0.3, seed=0):
     rng = np.random.default_rng(seed)
     loadings = rng.normal(0, 1, (n_genes, 3))
-    return 20 + rng.normal(size=(n_cells, 3)) @ loadings.T + rng.normal(0, noise, (n_cells, n_genes)), loadings
+    return 20 + rng.normal(size=(n_cells, 3)) @ loadings.T + rng.normal(
+        0, noise, (n_cells, n_genes)
+    ), loadings
 
 
 def test_finds_the_simulated_components():
@@ -45,7 +52,9 @@ def test_only_the_given_cells_are_used():
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize(("n_cells", "n_components"), [(9, 0), (10, 1), (57, 5), (400, 20)])
+@pytest.mark.parametrize(
+    ("n_cells", "n_components"), [(9, 0), (10, 1), (57, 5), (400, 20)]
+)
 def test_few_cells_have_few_components(n_cells, n_components):
     mean, loadings = fit(simulate(n_cells)[0])
     assert mean.any()

@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from tosica.linear import NoveltyStatistics, find_label_shifts, fit_novelty, replay_cells
+from tosica.linear import (
+    NoveltyStatistics,
+    find_label_shifts,
+    fit_novelty,
+    replay_cells,
+)
 
 N_GENES = 60
 
@@ -38,7 +43,9 @@ def test_drawn_cells_are_like_the_reference(statistics):
         real, made = x[labels == label].toarray(), drawn[positions == label].toarray()
         np.testing.assert_allclose(made.mean(0), real.mean(0), atol=0.15)
         own = slice(15 * label, 15 * label + 15)
-        assert made[:, own].std(0).mean() == pytest.approx(real[:, own].std(0).mean(), rel=0.25)
+        assert made[:, own].std(0).mean() == pytest.approx(
+            real[:, own].std(0).mean(), rel=0.25
+        )
         assert (made > 0).mean() == pytest.approx((real > 0).mean(), rel=0.25)
 
 
@@ -63,7 +70,9 @@ def test_shifts_are_found_while_new_cells_are_among_them(statistics):
     dense[is_new, :15] = 0
     dense[is_new, 45:50] += 3.0
     new_mean = dense[is_new].mean(0)[None]
-    found = find_label_shifts(sp.csr_matrix(dense), labels, np.zeros(400, dtype=bool), new_mean, statistics)
+    found = find_label_shifts(
+        sp.csr_matrix(dense), labels, np.zeros(400, dtype=bool), new_mean, statistics
+    )
     assert (found.labels[is_new] == -1).mean() > 0.95
     assert (found.labels[~is_new] == labels[~is_new]).mean() > 0.95
     np.testing.assert_allclose(found.shifts[:, 50:].mean(1), 1.0, atol=0.15)

@@ -11,7 +11,9 @@ from tosica.linear import NoveltyStatistics, fit_novelty, pvalues
 N_GENES = 60
 
 
-def draw(n_cells: int, seed: int, rate: float = 3.0, kinds: int = 3) -> tuple[sp.csr_matrix, ...]:
+def draw(
+    n_cells: int, seed: int, rate: float = 3.0, kinds: int = 3
+) -> tuple[sp.csr_matrix, ...]:
     """Cells of types with ten genes each, and the number of each cell's type."""
     rng = np.random.default_rng(seed)
     kind = np.arange(n_cells) % kinds

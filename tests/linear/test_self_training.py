@@ -32,7 +32,9 @@ def test_doubted_cells_never_teach():
 
 
 def test_cells_whose_neighborhood_has_another_label_do_not_teach():
-    neighbors = np.array([[0, 1, 2], [1, 0, 2], [2, 0, 1], [3, 4, 5], [4, 3, 5], [5, 4, 3]])
+    neighbors = np.array(
+        [[0, 1, 2], [1, 0, 2], [2, 0, 1], [3, 4, 5], [4, 3, 5], [5, 4, 3]]
+    )
     logits = np.array([[4.0, 0], [4, 0], [4, 0], [1, 0], [0, 4], [0, 4]])
     chosen = choose_teachers(logits, neighbors, np.zeros(6, dtype=bool), 1.0)
     assert 3 not in chosen
@@ -54,7 +56,9 @@ def test_order_of_the_cells_does_not_matter():
 def test_nearest_cells_are_of_the_same_cluster():
     rng = np.random.default_rng(0)
     kind = np.arange(60) % 3
-    x = sp.csr_matrix(rng.poisson(1 + 9 * (np.arange(30) // 10 == kind[:, None])).astype(np.float32))
+    x = sp.csr_matrix(
+        rng.poisson(1 + 9 * (np.arange(30) // 10 == kind[:, None])).astype(np.float32)
+    )
     found = nearest_cells(x, 3)
     assert found.shape == (60, 5)
     np.testing.assert_array_equal(found[:, 0], np.arange(60))

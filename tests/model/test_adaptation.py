@@ -18,7 +18,9 @@ from tosica._stats import conformal_threshold
 
 NEW, UNLABELED = "CD19+ B", "unlabeled"
 # A third of these are plasma cells.
-pytestmark = pytest.mark.filterwarnings("ignore:The [0-9]+ cells labelled .* look like two types")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The [0-9]+ cells labelled .* look like two types"
+)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,12 @@ def base(_pbmc):
     tosica.TOSICA.setup_anndata(reference, labels_key="bulk_labels")
     scvi.settings.seed = 0
     model = tosica.TOSICA(reference, embed_dim=16)
-    model.train(max_epochs=5, accelerator="cpu", enable_progress_bar=False, plan_kwargs={"lr": 1e-2})
+    model.train(
+        max_epochs=5,
+        accelerator="cpu",
+        enable_progress_bar=False,
+        plan_kwargs={"lr": 1e-2},
+    )
     return model
 
 
@@ -74,20 +81,33 @@ def test_a_new_type_is_found_and_the_others_are_kept(base, grown, unseen):
     assert grown.training_.label_counts == base.training_.label_counts | {NEW: 30}
 
 
-def test_before_and_after_the_new_label_is_fitted(base, query, unseen, contents, caplog, tmp_path):
+def test_before_and_after_the_new_label_is_fitted(
+    base, query, unseen, contents, caplog, tmp_path
+):
     """The model that is extended and the query stay as they are; a saved model is extended alike."""
-    fingerprint, labels, before_query = base.fingerprint, list(base.labels), contents(query)
+    fingerprint, labels, before_query = (
+        base.fingerprint,
+        list(base.labels),
+        contents(query),
+    )
     base.save(tmp_path / "base")
     model = tosica.TOSICA.load_query_data(query, tmp_path / "base", "known", UNLABELED)
     before, after = (m.predict(unseen, soft=True) for m in (base, model))
     np.testing.assert_allclose(after[base.labels], before, atol=1e-6)
     assert after[NEW].max() < 1e-6
-    pd.testing.assert_frame_equal(model.get_attention(unseen), base.get_attention(unseen))
+    pd.testing.assert_frame_equal(
+        model.get_attention(unseen), base.get_attention(unseen)
+    )
     model.train()
     assert f"new labels: {NEW!r}; 765 of the query's 765 genes" in caplog.text
-    (recall,) = re.findall(rf"train: added {re.escape(repr(NEW))} \(30 cells, held-out recall (.*)\)", caplog.text)
+    (recall,) = re.findall(
+        rf"train: added {re.escape(repr(NEW))} \(30 cells, held-out recall (.*)\)",
+        caplog.text,
+    )
     truth = unseen.obs["bulk_labels"] == NEW
-    assert float(recall) == pytest.approx((np.asarray(model.predict(unseen))[truth] == NEW).mean(), abs=0.15)
+    assert float(recall) == pytest.approx(
+        (np.asarray(model.predict(unseen))[truth] == NEW).mean(), abs=0.15
+    )
     again = model.fingerprint
     with pytest.raises(TypeError, match="load_query_data takes no arguments"):
         model.train(max_epochs=5)
@@ -98,13 +118,22 @@ def test_before_and_after_the_new_label_is_fitted(base, query, unseen, contents,
     assert NEW not in base.training_.label_counts
     assert contents(query) == before_query
     # No cell is kept.
-    state = [*model.module.state_dict().values(), *vars(model.training_.novelty_statistics).values()]
-    rows = [array.shape[0] for array in state if array.ndim == 2 and query.n_vars in array.shape]
+    state = [
+        *model.module.state_dict().values(),
+        *vars(model.training_.novelty_statistics).values(),
+    ]
+    rows = [
+        array.shape[0]
+        for array in state
+        if array.ndim == 2 and query.n_vars in array.shape
+    ]
     assert max(rows) <= max(len(model.labels), query.n_vars)
     assert model.adata is None
 
 
-def test_terms_and_unlabeled_cells_of_the_reference_stay(toy, toy_query, train, tmp_path):
+def test_terms_and_unlabeled_cells_of_the_reference_stay(
+    toy, toy_query, train, tmp_path
+):
     toy.obs["kind"] = toy.obs["kind"].cat.rename_categories({"c": "?"})
     model = train(toy, setup={"unlabeled_category": "?"})
     model.ontology_term_ids_ = {"a": "CL:0000037"}
@@ -166,7 +195,9 @@ def test_several_new_labels_and_labels_of_the_model(base, query):
 
 def test_genes_that_the_query_lacks_get_no_weight(base, query):
     part = query[:, query.var_names[::-1][40:]].copy()
-    with pytest.warns(UserWarning, match="^The query has only 725 of the model's 765 genes"):
+    with pytest.warns(
+        UserWarning, match="^The query has only 725 of the model's 765 genes"
+    ):
         model = tosica.TOSICA.load_query_data(part, base, "known", UNLABELED)
     model.train()
     weights = model.get_linear_weights()[NEW].groupby("gene").sum()
@@ -183,12 +214,16 @@ def test_the_new_label_is_explained(grown, unseen):
     tosica.tl.attribute(cells, grown)
     assert (cells.obs["tosica_prediction"] == NEW).mean() >= 0.8
     assert cells.uns["tosica_attribution"]["completeness_error"] < 0.02
-    assert {"CD79A", "CD79B", "MS4A1"} & set(tosica.get.genes_df(cells, NEW, n_genes=10)["gene"])
+    assert {"CD79A", "CD79B", "MS4A1"} & set(
+        tosica.get.genes_df(cells, NEW, n_genes=10)["gene"]
+    )
 
 
 def test_a_query_without_new_labels_changes_nothing(base, query, unseen):
     query.obs["known"] = UNLABELED
-    with pytest.warns(UserWarning, match=r"has no label that the model lacks.*: call annotate, or"):
+    with pytest.warns(
+        UserWarning, match=r"has no label that the model lacks.*: call annotate, or"
+    ):
         model = tosica.TOSICA.load_query_data(query, base, "known", UNLABELED)
     model.train()
     assert model.labels == base.labels
@@ -198,7 +233,9 @@ def test_a_query_without_new_labels_changes_nothing(base, query, unseen):
 
 def test_cells_of_new_labels_alone_are_warned_of(base, query):
     model = tosica.TOSICA.load_query_data(query[:30].copy(), base, "known", None)
-    with pytest.warns(UserWarning, match="^The query has cells of new labels only, so that diff"):
+    with pytest.warns(
+        UserWarning, match="^The query has cells of new labels only, so that diff"
+    ):
         model.train()
 
 
@@ -207,25 +244,36 @@ def test_labelled_cells_of_two_types_are_warned_of(base, pbmc_ref):
     query = pbmc_ref[pbmc_ref.obs["bulk_labels"].isin([NEW, "CD56+ NK"])].copy()
     is_new = (query.obs["bulk_labels"] == NEW).to_numpy()
     for clusters, n_warnings in ((["4"], 0), (["4", "8"], 1)):
-        query.obs["known"] = np.where(is_new & query.obs["louvain"].isin(clusters), NEW, UNLABELED)
+        query.obs["known"] = np.where(
+            is_new & query.obs["louvain"].isin(clusters), NEW, UNLABELED
+        )
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             tosica.TOSICA.load_query_data(query, base, "known", UNLABELED).train()
-        assert sum("look like two types, of" in str(each.message) for each in caught) == n_warnings
+        assert (
+            sum("look like two types, of" in str(each.message) for each in caught)
+            == n_warnings
+        )
 
 
 def test_models_that_cannot_be_extended(base, query, pbmc_ref):
     tosica.TOSICA.setup_anndata(pbmc_ref, labels_key="bulk_labels")
     untrained = tosica.TOSICA(pbmc_ref, embed_dim=16)
-    with pytest.raises(ValueError, match=r"^The model is not trained: call model\.train\(\) first"):
+    with pytest.raises(
+        ValueError, match=r"^The model is not trained: call model\.train\(\) first"
+    ):
         tosica.TOSICA.load_query_data(query, untrained, "known", UNLABELED)
     alone = tosica.TOSICA(pbmc_ref, embed_dim=16, linear=False)
     alone.is_trained_ = True
-    with pytest.raises(ValueError, match=r"^The model has no linear branch, which new labels are"):
+    with pytest.raises(
+        ValueError, match=r"^The model has no linear branch, which new labels are"
+    ):
         tosica.TOSICA.load_query_data(query, alone, "known", UNLABELED)
     without = copy.copy(base)
     without.training_ = replace(base.training_, novelty_statistics=None)
-    with pytest.raises(ValueError, match=r"^The model has no statistics of its reference, as it"):
+    with pytest.raises(
+        ValueError, match=r"^The model has no statistics of its reference, as it"
+    ):
         tosica.TOSICA.load_query_data(query, without, "known", UNLABELED)
 
 
@@ -237,11 +285,17 @@ def test_names_that_a_model_cannot_hold(base, query):
 
 def test_queries_that_are_odd(base, query):
     query.obs["known"] = query.obs["known"].replace({NEW: base.labels[0].lower()})
-    with pytest.warns(UserWarning, match=re.escape(f"becomes a label beside {base.labels[0]!r}: if they are ")):
+    with pytest.warns(
+        UserWarning,
+        match=re.escape(f"becomes a label beside {base.labels[0]!r}: if they are "),
+    ):
         model = tosica.TOSICA.load_query_data(query, base, "known", UNLABELED)
     assert len(model.labels) == len(base.labels) + 1
     query.var_names = [f"X{i}" for i in range(query.n_vars)]
-    with pytest.warns(UserWarning, match="beside"), pytest.raises(ValueError, match="genes"):
+    with (
+        pytest.warns(UserWarning, match="beside"),
+        pytest.raises(ValueError, match="genes"),
+    ):
         tosica.TOSICA.load_query_data(query, base, "known", UNLABELED)
 
 
@@ -256,7 +310,9 @@ def model(pbmc_model):
 @pytest.fixture
 def labeled(pbmc_query):
     """A query in which every third cell has a known label."""
-    pbmc_query.obs["known"] = pbmc_query.obs["bulk_labels"].where(np.arange(pbmc_query.n_obs) % 3 == 0)
+    pbmc_query.obs["known"] = pbmc_query.obs["bulk_labels"].where(
+        np.arange(pbmc_query.n_obs) % 3 == 0
+    )
     return pbmc_query
 
 
@@ -270,7 +326,9 @@ def test_label_sets_follow_the_labelled_cells(model, labeled, contents, tmp_path
     assert contents(labeled) == before
     soft = model.predict(labeled, soft=True)
     of_truth = true_label_probabilities(soft, labeled.obs["known"])
-    np.testing.assert_allclose(model.training_.held_out_probabilities, of_truth[None], atol=1e-6)
+    np.testing.assert_allclose(
+        model.training_.held_out_probabilities, of_truth[None], atol=1e-6
+    )
     sets = model.predict_set(labeled, coverage=0.9)
     assert sets.equals(soft >= conformal_threshold(of_truth, 0.9))
     is_known = labeled.obs["known"].notna().to_numpy()
@@ -297,7 +355,9 @@ def test_labels_stay_and_the_temperature_follows_the_errors(model, labeled):
         np.arange(labeled.n_obs) % 2 == 0, labeled.obs["right"].to_numpy()[::-1]
     )
     wrong.recalibrate(labeled, "wrong")
-    assert right.module.temperature < model.module.temperature < wrong.module.temperature
+    assert (
+        right.module.temperature < model.module.temperature < wrong.module.temperature
+    )
     for other in (right, wrong):
         soft = other.predict(labeled, soft=True)
         assert (soft.to_numpy().argmax(1) == before.to_numpy().argmax(1)).all()
@@ -327,21 +387,30 @@ def test_sets_are_empty_only_where_this_is_asked_for(model, labeled, caplog):
         assert sets.columns[sets.loc[cell]].tolist() == [best[cell]]
     n_empty = f"predict_set: {empty.sum()} of {labeled.n_obs} cells have"
     assert f"{n_empty} an empty set: even" in caplog.text
-    assert f"{n_empty} only their best label in the set, which allow_empty=True" in caplog.text
+    assert (
+        f"{n_empty} only their best label in the set, which allow_empty=True"
+        in caplog.text
+    )
 
 
 def test_too_few_labelled_cells_for_a_coverage(model, labeled):
     few = labeled.obs["bulk_labels"].where(np.arange(labeled.n_obs) < 8)
     labeled.obs["few"] = few
     model.recalibrate(labeled, "few")
-    with pytest.raises(ValueError, match=r"8 cells to calibrate by: that takes 9; .*recalibrate"):
+    with pytest.raises(
+        ValueError, match=r"8 cells to calibrate by: that takes 9; .*recalibrate"
+    ):
         model.predict_set(labeled, coverage=0.9)
 
 
 @pytest.mark.parametrize(
     ("column", "error", "sentence"),
     [
-        ("foreign", ValueError, "No cell of adata.obs['foreign'] has a label of the model"),
+        (
+            "foreign",
+            ValueError,
+            "No cell of adata.obs['foreign'] has a label of the model",
+        ),
         ("numbers", TypeError, "adata.obs['numbers'] holds float64 values, not groups"),
     ],
 )
@@ -363,8 +432,12 @@ def test_a_subset_of_the_labels_has_their_odds(base, unseen, tmp_path):
     base.label_parents_ = {}
     whole = base.predict(unseen, soft=True)[model.labels]
     expected = whole.div(whole.sum(axis=1), axis=0)
-    np.testing.assert_allclose(model.predict(unseen, soft=True), expected, rtol=1e-3, atol=1e-5)
-    pd.testing.assert_frame_equal(model.get_attention(unseen), base.get_attention(unseen))
+    np.testing.assert_allclose(
+        model.predict(unseen, soft=True), expected, rtol=1e-3, atol=1e-5
+    )
+    pd.testing.assert_frame_equal(
+        model.get_attention(unseen), base.get_attention(unseen)
+    )
     model.annotate(unseen)
     assert set(model.training_.label_counts) == set(kept)
     model.save(tmp_path / "subset")

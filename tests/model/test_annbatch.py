@@ -25,7 +25,9 @@ def collection(tmp_path_factory):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         annbatch.DatasetCollection(folder / "cells.zarr").add_adatas(
-            [folder / "0.h5ad", folder / "1.h5ad"], dataset_size=100, shuffle_chunk_size=10
+            [folder / "0.h5ad", folder / "1.h5ad"],
+            dataset_size=100,
+            shuffle_chunk_size=10,
         )
     return folder / "cells.zarr"
 
@@ -57,11 +59,20 @@ def test_every_cell_is_read_once(data):
 
 
 def test_a_model_learns(data, toy_query, fast_plan):
-    sets = {name: [f"G{i}" for i in range(k, k + 8)] for name, k in [("a", 0), ("b", 8), ("c", 16)]}
+    sets = {
+        name: [f"G{i}" for i in range(k, k + 8)]
+        for name, k in [("a", 0), ("b", 8), ("c", 16)]
+    }
     tosica.pp.build_mask(data.adata, sets)
     tosica.TOSICA.setup_anndata(data.adata, labels_key="kind")
     model = tosica.TOSICA(data.adata, embed_dim=16, n_heads=2)
-    model.train(max_epochs=8, batch_size=16, accelerator="cpu", datamodule=data, plan_kwargs=fast_plan)
+    model.train(
+        max_epochs=8,
+        batch_size=16,
+        accelerator="cpu",
+        datamodule=data,
+        plan_kwargs=fast_plan,
+    )
     accuracy = (model.predict(toy_query) == toy_query.obs["kind"]).mean()
     assert accuracy > 0.95
 
@@ -89,7 +100,9 @@ def copied(collection, folder):
     import zarr
 
     shutil.copytree(collection, folder / "copy.zarr")
-    return zarr.open_group(folder / "copy.zarr", mode="r+", use_consolidated=False), (folder / "copy.zarr")
+    return zarr.open_group(folder / "copy.zarr", mode="r+", use_consolidated=False), (
+        folder / "copy.zarr"
+    )
 
 
 @pytest.mark.parametrize("table", ["var", "obs"])
@@ -99,7 +112,9 @@ def test_stores_that_differ(collection, tmp_path, table):
     group, path = copied(collection, tmp_path)
     if table == "obs":
         obs = group["dataset_1/obs"]
-        obs.attrs["column-order"] = [c for c in obs.attrs["column-order"] if c != "kind"]
+        obs.attrs["column-order"] = [
+            c for c in obs.attrs["column-order"] if c != "kind"
+        ]
     else:
         var = read_elem(group["dataset_1/var"])
         var.index = ["another", *var.index[1:]]
@@ -108,7 +123,8 @@ def test_stores_that_differ(collection, tmp_path, table):
             write_elem(group["dataset_1"], "var", var)
             zarr.consolidate_metadata(path)
     with pytest.raises(
-        ValueError, match=r"^dataset_1 and dataset_0 of the collection do not have the same genes and c"
+        ValueError,
+        match=r"^dataset_1 and dataset_0 of the collection do not have the same genes and c",
     ):
         AnnbatchDataModule(path)
 
@@ -118,18 +134,28 @@ def test_a_damaged_store(collection, tmp_path):
     chunks = [p for p in (path / "dataset_0/X/data").rglob("*") if p.is_file()]
     max(chunks, key=lambda p: p.stat().st_size).write_bytes(b"no chunk")
     data = AnnbatchDataModule(path)
-    with pytest.raises(OSError, match=r"^the collection cannot be read \(.*: make it anew"):
+    with pytest.raises(
+        OSError, match=r"^the collection cannot be read \(.*: make it anew"
+    ):
         list(data(np.random.default_rng(0)))
-    with pytest.raises(OSError, match=r"^adata\.X cannot be read from its file \(.*copy it again"):
+    with pytest.raises(
+        OSError, match=r"^adata\.X cannot be read from its file \(.*copy it again"
+    ):
         tosica.TOSICA.setup_anndata(data.adata, labels_key="kind")
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="annbatch can be installed here")
+@pytest.mark.skipif(
+    sys.version_info >= (3, 12), reason="annbatch can be installed here"
+)
 def test_python_is_too_old():
-    with pytest.raises(ModuleNotFoundError, match=r"it needs Python 3\.12 or newer, and this is 3"):
+    with pytest.raises(
+        ModuleNotFoundError, match=r"it needs Python 3\.12 or newer, and this is 3"
+    ):
         AnnbatchDataModule("cells.zarr")
 
 
 def test_setup_annbatch_is_refused():
-    with pytest.raises(NotImplementedError, match=r"^TOSICA has no setup_annbatch: make da"):
+    with pytest.raises(
+        NotImplementedError, match=r"^TOSICA has no setup_annbatch: make da"
+    ):
         tosica.TOSICA.setup_annbatch("cells.zarr")

@@ -16,15 +16,22 @@ import tosica
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # so few cells and genes are often warned of
-@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=12,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(adata=anndatas(n_vars=(8, 30)))
 def test_annotated_saved_and_read_again(adata, contents, new_keys):
     genes = adata.var_names.tolist()
-    untouched = contents(adata.copy())  # old scipy shortens 64-bit indices when it copies
+    untouched = contents(
+        adata.copy()
+    )  # old scipy shortens 64-bit indices when it copies
     tosica.pp.build_mask(adata, {"first": genes[:5], "others": genes[3:]}, min_genes=1)
     tosica.TOSICA.setup_anndata(adata, labels_key="label", batch_key="batch")
     model = tosica.TOSICA(adata, embed_dim=8, n_heads=2, n_layers=1)
-    model.train(max_epochs=1, batch_size=8, accelerator="cpu", enable_progress_bar=False)
+    model.train(
+        max_epochs=1, batch_size=8, accelerator="cpu", enable_progress_bar=False
+    )
     assert sorted(model.labels) == sorted(set(adata.obs["label"]))
     query = adata.copy()
     model.annotate(query, probabilities=True)
@@ -42,4 +49,6 @@ def test_annotated_saved_and_read_again(adata, contents, new_keys):
         for key in ("tosica_prediction", "tosica_probability"):
             assert other.obs[key].tolist() == query.obs[key].tolist()
         for key in ("X_tosica", "tosica_probabilities"):
-            np.testing.assert_array_equal(np.asarray(other.obsm[key]), np.asarray(query.obsm[key]))
+            np.testing.assert_array_equal(
+                np.asarray(other.obsm[key]), np.asarray(query.obsm[key])
+            )

@@ -46,12 +46,23 @@ def test_blood_of_another_data_set_gets_its_types(pbmcs):
     # A quarter of the genes, which hold half of what tells the labels apart.
     with pytest.warns(UserWarning, match="labels may suffer"):
         assert tosica.tl.annotate(pbmcs) is None
-    for label, expected in (("CD19+ B", "B cell"), ("CD56+ NK", "NK cell"), ("CD34+", "Progenitor")):
-        assert (pbmcs.obs.loc[pbmcs.obs["bulk_labels"] == label, "tosica_prediction"] == expected).mean() > 0.9
+    for label, expected in (
+        ("CD19+ B", "B cell"),
+        ("CD56+ NK", "NK cell"),
+        ("CD34+", "Progenitor"),
+    ):
+        assert (
+            pbmcs.obs.loc[pbmcs.obs["bulk_labels"] == label, "tosica_prediction"]
+            == expected
+        ).mean() > 0.9
     answered = pbmcs.obs[pbmcs.obs["tosica_confident"] != "Unknown"]
     right = [
         is_kind_of(term, SORTED[label]) or is_kind_of(SORTED[label], term)
-        for term, label in zip(answered["tosica_confident_ontology_term_id"], answered["bulk_labels"], strict=True)
+        for term, label in zip(
+            answered["tosica_confident_ontology_term_id"],
+            answered["bulk_labels"],
+            strict=True,
+        )
     ]
     assert len(right) > 0.8 * len(pbmcs)
     assert np.mean(right) > 0.9
@@ -75,20 +86,36 @@ def test_a_cell_alone_gets_what_it_gets_among_others(blood, pbmcs):
 
 @pytest.mark.parametrize(
     ("kind", "says"),
-    [("one cell", ""), ("few genes", "at least half are needed"), ("mouse", "human"), ("peaks", "human")],
+    [
+        ("one cell", ""),
+        ("few genes", "at least half are needed"),
+        ("mouse", "human"),
+        ("peaks", "human"),
+    ],
 )
 def test_the_command_line_needs_no_option(kind, says, pbmcs, tmp_path, capsys):
-    query = {"one cell": pbmcs[:1], "few genes": pbmcs[:20, :400]}.get(kind, pbmcs[:20]).copy()
+    query = {"one cell": pbmcs[:1], "few genes": pbmcs[:20, :400]}.get(
+        kind, pbmcs[:20]
+    ).copy()
     if kind == "mouse":
         query.var_names = query.var_names.str.capitalize()
     if kind == "peaks":
         query.var_names = [f"chr1:{i}-{i + 500}" for i in range(query.n_vars)]
     query.write_h5ad(tmp_path / "cells.h5ad")
-    code = cli.main(["annotate", str(tmp_path / "cells.h5ad"), "-o", str(tmp_path / "annotated.h5ad")])
+    code = cli.main(
+        [
+            "annotate",
+            str(tmp_path / "cells.h5ad"),
+            "-o",
+            str(tmp_path / "annotated.h5ad"),
+        ]
+    )
     assert code == (1 if says else 0)
     assert says in capsys.readouterr().err
     assert (tmp_path / "annotated.html").exists() == (not says)
-    assert says or "Genes that tell " in (tmp_path / "annotated.html").read_text(encoding="utf8")
+    assert says or "Genes that tell " in (tmp_path / "annotated.html").read_text(
+        encoding="utf8"
+    )
     assert (tmp_path / "annotated.h5ad").exists() == (not says)
 
 

@@ -19,7 +19,12 @@ from lightning.pytorch.callbacks import Callback
 from tosica import TOSICA
 from tosica.model import _reference_on_disk, _training
 
-ONCE = {"max_epochs": 4, "batch_size": 16, "accelerator": "cpu", "enable_progress_bar": False}
+ONCE = {
+    "max_epochs": 4,
+    "batch_size": 16,
+    "accelerator": "cpu",
+    "enable_progress_bar": False,
+}
 N_STEPS = 4 * 6
 
 
@@ -75,7 +80,9 @@ def test_the_first_one_leaves_a_model_to_use(new, toy_query, tmp_path, caplog, s
         model.train(**ONCE, callbacks=[pressing])
     assert pressing.n_steps == step
     epoch = -(-step // 6)
-    assert f"train: ended early, after step {step}, in epoch {epoch} of 4" in caplog.text
+    assert (
+        f"train: ended early, after step {step}, in epoch {epoch} of 4" in caplog.text
+    )
     assert model.is_trained
     assert not model.training_.refitted
     assert not model.module.training
@@ -126,11 +133,16 @@ def test_elsewhere_ctrl_c_leaves_the_model_as_it_was(new, monkeypatch, caplog, p
     assert model.history is None
 
 
-@pytest.mark.parametrize("error", [RuntimeError("out of memory"), SystemExit(3)], ids=repr)
+@pytest.mark.parametrize(
+    "error", [RuntimeError("out of memory"), SystemExit(3)], ids=repr
+)
 def test_a_trained_model_stays_as_it_was(toy, toy_query, train, error):
     """Also in a thread, where signals cannot be handled."""
     model = train(toy, refit=False)
-    probabilities, attributes = model.predict(toy_query, soft=True), dict(model.__dict__)
+    probabilities, attributes = (
+        model.predict(toy_query, soft=True),
+        dict(model.__dict__),
+    )
     text, losses = repr(model), model.history["train_loss"].copy()
 
     def end():
@@ -198,16 +210,26 @@ def test_ctrl_c_at_any_moment(toy, toy_query, train, caplog, seed):
 def assert_same(model, expected):
     """Compare everything that a training leaves, bit by bit."""
     found, weights = model.module.state_dict(), expected.module.state_dict()
-    assert [name for name in weights if not torch.equal(found[name], weights[name])] == []
+    assert [
+        name for name in weights if not torch.equal(found[name], weights[name])
+    ] == []
     for name, table in expected.history.items():
-        pd.testing.assert_frame_equal(model.history[name].astype(float), table.astype(float))
+        pd.testing.assert_frame_equal(
+            model.history[name].astype(float), table.astype(float)
+        )
     for name in ("train_indices_", "validation_indices_", "mislabeled_indices"):
         np.testing.assert_array_equal(getattr(model, name), getattr(expected, name))
     assert model.training_.label_counts == expected.training_.label_counts
-    np.testing.assert_array_equal(model.training_.held_out_codes, expected.training_.held_out_codes)
+    np.testing.assert_array_equal(
+        model.training_.held_out_codes, expected.training_.held_out_codes
+    )
 
 
-STOPPING = {"early_stopping": True, "early_stopping_patience": 2, "plan_kwargs": {"lr": 0.1}}
+STOPPING = {
+    "early_stopping": True,
+    "early_stopping_patience": 2,
+    "plan_kwargs": {"lr": 0.1},
+}
 
 
 @pytest.mark.parametrize(
@@ -224,7 +246,9 @@ def test_it_ends_with_the_same_weights(new, tmp_path, caplog, step, options):
     expected = new()
     expected.train(**ONCE, **options)
     with pytest.raises(KeyboardInterrupt):
-        new().train(**ONCE, **options, checkpoint_dir=tmp_path, callbacks=[At(step, press)])
+        new().train(
+            **ONCE, **options, checkpoint_dir=tmp_path, callbacks=[At(step, press)]
+        )
     path = tmp_path / "training.pt"
     assert f"train with the same arguments and resume={str(path)!r}" in caplog.text
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
@@ -238,7 +262,9 @@ def test_of_a_finished_training_on_disk(toy, new, monkeypatch, tmp_path):
     monkeypatch.setattr(_training, "BUFFER_SIZE", 30)
     monkeypatch.setattr(_reference_on_disk, "BLOCK", 20)
     toy.write_h5ad(tmp_path / "toy.h5ad")
-    first, second = (anndata.read_h5ad(tmp_path / "toy.h5ad", backed="r") for _ in range(2))
+    first, second = (
+        anndata.read_h5ad(tmp_path / "toy.h5ad", backed="r") for _ in range(2)
+    )
     expected, model = new(first), new(second)
     expected.train(**ONCE, check_labels=False, checkpoint_dir=tmp_path / "new" / "run")
     model.train(**ONCE, check_labels=False, resume=tmp_path / "new" / "run")
@@ -250,8 +276,14 @@ def test_of_a_finished_training_on_disk(toy, new, monkeypatch, tmp_path):
 def test_another_training_is_refused(new, toy, tmp_path):
     new().train(**ONCE, checkpoint_dir=tmp_path)
     resume = {**ONCE, "resume": tmp_path}
-    for name, other in {"batch_size": 8, "refit": False, "plan_kwargs": {"lr": 1.0}}.items():
-        with pytest.raises(ValueError, match=f"another {name.removesuffix('_kwargs')}:"):
+    for name, other in {
+        "batch_size": 8,
+        "refit": False,
+        "plan_kwargs": {"lr": 1.0},
+    }.items():
+        with pytest.raises(
+            ValueError, match=f"another {name.removesuffix('_kwargs')}:"
+        ):
             new().train(**resume | {name: other})
     other = toy.copy()
     other.obs["kind"] = other.obs["kind"].cat.rename_categories({"a": "x"})
@@ -285,7 +317,10 @@ def test_what_is_no_checkpoint_is_refused_and_not_executed(new, tmp_path):
 
 
 def test_a_full_disk_does_not_end_the_training(new, monkeypatch, tmp_path, caplog):
-    monkeypatch.setattr("lightning.pytorch.Trainer.save_checkpoint", Mock(side_effect=OSError("No space left")))
+    monkeypatch.setattr(
+        "lightning.pytorch.Trainer.save_checkpoint",
+        Mock(side_effect=OSError("No space left")),
+    )
     model = new()
     model.train(**ONCE, checkpoint_dir=tmp_path)
     assert "goes on without a new checkpoint (No space left)" in caplog.text

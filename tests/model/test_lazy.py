@@ -46,14 +46,18 @@ WAYS = [_zarr, _h5ad, _dask, _dask_by_genes]
 
 def opened(adata, format_, way, folder):
     """The same cells in a dask array."""
-    adata = AnnData(FORMATS[format_](sp.csr_matrix(adata.X)), obs=adata.obs, var=adata.var)
+    adata = AnnData(
+        FORMATS[format_](sp.csr_matrix(adata.X)), obs=adata.obs, var=adata.var
+    )
     if way is _dask_by_genes and format_ != "dense":
         pytest.skip("dask cannot join sparse chunks side by side")
     return way(adata, folder)
 
 
 @pytest.mark.parametrize("way", [_zarr, _h5ad])
-def test_novelty_of_an_annotated_file_is_that_in_memory(way, toy_query, toy_model, tmp_path):
+def test_novelty_of_an_annotated_file_is_that_in_memory(
+    way, toy_query, toy_model, tmp_path
+):
     toy_model.annotate(toy_query)
     lazy = way(toy_query.copy(), tmp_path)
     tosica.tl.novelty(toy_query, toy_model)
@@ -66,18 +70,24 @@ def test_novelty_of_an_annotated_file_is_that_in_memory(way, toy_query, toy_mode
 def test_groups_of_a_file_that_was_not_read(toy_query, toy_model, tmp_path):
     toy_model.annotate(toy_query)
     lazy = _h5ad(toy_query, tmp_path)
-    sentence = r"^adata was opened without reading it: call adata\.to_memory\(\) first\.$"
+    sentence = (
+        r"^adata was opened without reading it: call adata\.to_memory\(\) first\.$"
+    )
     with pytest.raises(TypeError, match=sentence):
         tosica.tl.rank_gene_sets(lazy, groupby="tosica_prediction", key="tosica")
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("format_", FORMATS)
-def test_a_query_gets_the_labels_that_it_has_in_memory(format_, way, toy_query, toy_model, tmp_path):
+def test_a_query_gets_the_labels_that_it_has_in_memory(
+    format_, way, toy_query, toy_model, tmp_path
+):
     lazy = opened(toy_query, format_, way, tmp_path)
     toy_model.annotate(toy_query, probabilities=True)
     toy_model.annotate(lazy, probabilities=True)
-    assert list(lazy.obs["tosica_prediction"]) == list(toy_query.obs["tosica_prediction"])
+    assert list(lazy.obs["tosica_prediction"]) == list(
+        toy_query.obs["tosica_prediction"]
+    )
     for name in ("X_tosica", "tosica_probabilities"):
         np.testing.assert_array_equal(np.asarray(lazy.obsm[name]), toy_query.obsm[name])
     # The matrix was read, but not kept.
@@ -89,9 +99,14 @@ def test_a_query_gets_the_labels_that_it_has_in_memory(format_, way, toy_query, 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("format_", ["csr"])
-def test_a_reference_gives_the_model_that_it_gives_in_memory(format_, way, toy, toy_query, train, tmp_path):
+def test_a_reference_gives_the_model_that_it_gives_in_memory(
+    format_, way, toy, toy_query, train, tmp_path
+):
     lazy = opened(toy, format_, way, tmp_path)
-    sets = {name: [f"G{i}" for i in range(k, k + 8)] for name, k in [("a", 0), ("b", 8), ("c", 16)]}
+    sets = {
+        name: [f"G{i}" for i in range(k, k + 8)]
+        for name, k in [("a", 0), ("b", 8), ("c", 16)]
+    }
     models = []
     for adata in (toy, lazy):
         tosica.pp.build_mask(adata, sets)
@@ -105,7 +120,9 @@ def test_the_mask_of_a_stored_reference_is_read(toy, train, tmp_path):
     lazy = _zarr(toy, tmp_path)
     model = train(lazy, max_epochs=2)
     assert model.gene_sets[:4] == list(toy.uns["tosica_mask"]["gene_sets"])
-    assert model.registry_["field_registries"]["labels"]["state_registry"]["colors"] == [
+    assert model.registry_["field_registries"]["labels"]["state_registry"][
+        "colors"
+    ] == [
         "#aa0000",
         "#00bb00",
         "#0000cc",

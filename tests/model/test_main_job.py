@@ -21,7 +21,12 @@ def run(adata, held, folder, *, batch_key, max_gene_sets, max_epochs, lr):
     tosica.pp.build_mask(reference, gene_sets="human_gobp", max_gene_sets=max_gene_sets)
     tosica.TOSICA.setup_anndata(reference, labels_key="cell_type", batch_key=batch_key)
     model = tosica.TOSICA(reference, embed_dim=16)
-    model.train(max_epochs=max_epochs, accelerator="cpu", enable_progress_bar=False, plan_kwargs={"lr": lr})
+    model.train(
+        max_epochs=max_epochs,
+        accelerator="cpu",
+        enable_progress_bar=False,
+        plan_kwargs={"lr": lr},
+    )
     model.save(folder)
     # The folder holds the model and no cells.
     assert [path.name for path in folder.iterdir()] == ["model.pt"]
@@ -36,9 +41,16 @@ def run(adata, held, folder, *, batch_key, max_gene_sets, max_epochs, lr):
 @pytest.fixture(scope="module")
 def pbmc_job(tmp_path_factory):
     adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
-    kinds = {"CD14+ Monocyte": "monocyte", "CD19+ B": "B cell", "CD34+": "progenitor", "CD56+ NK": "NK cell"}
+    kinds = {
+        "CD14+ Monocyte": "monocyte",
+        "CD19+ B": "B cell",
+        "CD34+": "progenitor",
+        "CD56+ NK": "NK cell",
+    }
     kinds["Dendritic"] = "dendritic cell"
-    adata.obs["cell_type"] = [kinds.get(name, "T cell") for name in adata.obs["bulk_labels"]]
+    adata.obs["cell_type"] = [
+        kinds.get(name, "T cell") for name in adata.obs["bulk_labels"]
+    ]
     folder = tmp_path_factory.mktemp("pbmc") / "model"
     options = {"batch_key": "phase", "max_gene_sets": 40, "max_epochs": 10, "lr": 1e-2}
     return *run(adata, np.arange(adata.n_obs) % 4 == 0, folder, **options), folder
@@ -49,25 +61,53 @@ def kang_job(shared, tmp_path_factory):
     adata = sc.read_h5ad(shared / "kang_pbmc.h5ad")
     adata.obs["cell_type"] = adata.obs["cluster_id"]
     folder = tmp_path_factory.mktemp("kang") / "model"
-    options = {"batch_key": "sample_id", "max_gene_sets": 100, "max_epochs": 30, "lr": 3e-3}
-    return *run(adata, (adata.obs["group_id"] == "stim").to_numpy(), folder, **options), folder
+    options = {
+        "batch_key": "sample_id",
+        "max_gene_sets": 100,
+        "max_epochs": 30,
+        "lr": 3e-3,
+    }
+    return *run(
+        adata, (adata.obs["group_id"] == "stim").to_numpy(), folder, **options
+    ), folder
 
 
-@pytest.mark.parametrize("name", ["pbmc", pytest.param("kang", marks=[pytest.mark.slow, pytest.mark.data])])
+@pytest.mark.parametrize(
+    "name", ["pbmc", pytest.param("kang", marks=[pytest.mark.slow, pytest.mark.data])]
+)
 def test_labels_are_right_and_nothing_else_changed(request, contents, new_keys, name):
     _, untouched, query, _ = request.getfixturevalue(f"{name}_job")
-    hit = query.obs["tosica_prediction"].astype(str) == query.obs["cell_type"].astype(str)
+    hit = query.obs["tosica_prediction"].astype(str) == query.obs["cell_type"].astype(
+        str
+    )
     assert hit.mean() > 0.75
     assert query.obs["tosica_probability"].corr(hit.astype(float)) > 0.2
     assert new_keys(contents(untouched), contents(query)) == {
-        *(f"obs/tosica_{key}" for key in ("prediction", "probability", "novelty", "novelty_pvalue")),
-        *(f"uns/tosica/{key}" for key in ("cutoff", "gene_sets", "labels", "model", "source", "version")),
-        *(f"uns/tosica/{key}" for key in ("n_genes", "n_missing_genes", "second_label", "second_probability")),
+        *(
+            f"obs/tosica_{key}"
+            for key in ("prediction", "probability", "novelty", "novelty_pvalue")
+        ),
+        *(
+            f"uns/tosica/{key}"
+            for key in ("cutoff", "gene_sets", "labels", "model", "source", "version")
+        ),
+        *(
+            f"uns/tosica/{key}"
+            for key in (
+                "n_genes",
+                "n_missing_genes",
+                "second_label",
+                "second_probability",
+            )
+        ),
         *("obsm/X_tosica", "uns/tosica_prediction_colors", "uns/tosica/batch_signal"),
     }
     about = query.uns["tosica"]
     assert query.obsm["X_tosica"].shape == (query.n_obs, len(about["gene_sets"]))
-    plain = {key: getattr(value, "tolist", lambda v=value: v)() for key, value in about.items()}
+    plain = {
+        key: getattr(value, "tolist", lambda v=value: v)()
+        for key, value in about.items()
+    }
     assert json.loads(json.dumps(plain)) == plain
 
 
@@ -78,7 +118,10 @@ def test_tenth_of_the_genes_missing(pbmc_job):
     fewer = untouched[:, ~untouched.var_names.isin(gone)].copy()
     with pytest.warns(UserWarning, match="the network sees the missing ones as zero"):
         model.annotate(fewer)
-    assert (fewer.obs["tosica_prediction"].to_numpy() == query.obs["tosica_prediction"].to_numpy()).mean() >= 0.95
+    assert (
+        fewer.obs["tosica_prediction"].to_numpy()
+        == query.obs["tosica_prediction"].to_numpy()
+    ).mean() >= 0.95
 
 
 def test_scanpy_and_tools_go_on_with_it(pbmc_job):

@@ -18,7 +18,10 @@ MODALITIES = {"rna": "rna", "atac": "activity"}
 
 def make_multiome(n_obs=90, seed=0):
     """Counts of three types over the same genes, in another order in the second modality."""
-    rna, activity = make_toy(n_obs, seed=seed), make_toy(n_obs, seed=seed + 7)[:, ::-1].copy()
+    rna, activity = (
+        make_toy(n_obs, seed=seed),
+        make_toy(n_obs, seed=seed + 7)[:, ::-1].copy(),
+    )
     activity.X = activity.X * 2
     mdata = md.MuData({"rna": rna, "activity": activity})
     mdata.obs["kind"] = rna.obs["kind"]
@@ -64,14 +67,23 @@ def log_normalized(counts, target_sum=1e4):
 
 
 @pytest.mark.parametrize("name", ["cite", "multiome"])
-def test_labels_cells_seen_in_both_or_in_one(cite_model, multiome_model, cite_query, tmp_path, name):
+def test_labels_cells_seen_in_both_or_in_one(
+    cite_model, multiome_model, cite_query, tmp_path, name
+):
     """Also as a model that was loaded without data; an AnnData is a MuData of one modality."""
-    model, query = (cite_model, cite_query) if name == "cite" else (multiome_model, make_multiome(60, 1))
+    model, query = (
+        (cite_model, cite_query)
+        if name == "cite"
+        else (multiome_model, make_multiome(60, 1))
+    )
     truth = query.obs["kind"].astype(str).to_numpy()
     model.save(tmp_path / "model")
     loaded = tosica.TOSICA.load(tmp_path / "model")
     assert loaded.fingerprint == model.fingerprint
-    for data in (query, *(md.MuData({key: part.copy()}) for key, part in query.mod.items())):
+    for data in (
+        query,
+        *(md.MuData({key: part.copy()}) for key, part in query.mod.items()),
+    ):
         assert np.mean(model.predict(data) == truth) > 0.9
         soft = model.predict(data, soft=True)
         pd.testing.assert_frame_equal(loaded.predict(data, soft=True), soft, atol=1e-6)
@@ -80,15 +92,26 @@ def test_labels_cells_seen_in_both_or_in_one(cite_model, multiome_model, cite_qu
             np.testing.assert_allclose(alone, soft, atol=1e-6)
     names = loaded.get_var_names()
     assert list(names) == list(query.mod)
-    assert len(loaded.get_var_names(legacy_mudata_format=True)) == sum(map(len, names.values()))
+    assert len(loaded.get_var_names(legacy_mudata_format=True)) == sum(
+        map(len, names.values())
+    )
 
 
 def test_a_modality_has_weights_of_its_own_as_well(model):
     branch, part = model.module.linear, model.module.slices[0]
-    together, of_rna = branch.weights_of()[0], branch.weights_of(torch.arange(part.stop + 9) < part.stop)[0]
+    together, of_rna = (
+        branch.weights_of()[0],
+        branch.weights_of(torch.arange(part.stop + 9) < part.stop)[0],
+    )
     alone = 2 * of_rna - together
     assert not alone[:, part.stop :].any()
-    assert 0.5 < np.corrcoef(alone[:, : part.stop].ravel(), together[:, : part.stop].ravel())[0, 1] < 0.999
+    assert (
+        0.5
+        < np.corrcoef(alone[:, : part.stop].ravel(), together[:, : part.stop].ravel())[
+            0, 1
+        ]
+        < 0.999
+    )
 
 
 def test_training_starts_from_the_network_of_rna(cite):
@@ -115,14 +138,23 @@ def test_modality_dropout_shows_each_cell_in_every_choice_of_modalities(model, d
     assert module.modality_choices == [(0,), (1,), (0, 1)]
     with torch.inference_mode():
         views = module.inference(x, modality_dropout=dropout)
-        for choice, block in zip(module.modality_choices, views["latent"].split(5), strict=True):
+        for choice, block in zip(
+            module.modality_choices, views["latent"].split(5), strict=True
+        ):
             alone = module.inference(x, modalities=choice)
             torch.testing.assert_close(block, alone["latent"])
-            losses.append(module.loss(tensors, alone, module.generative(alone["latent"])).loss)
+            losses.append(
+                module.loss(tensors, alone, module.generative(alone["latent"])).loss
+            )
         loss = module.loss(tensors, views, module.generative(views["latent"])).loss
     counts = views["weight"].view(3, 5)
-    torch.testing.assert_close(counts, torch.tensor([dropout / 2, dropout / 2, 1 - dropout])[:, None].expand(3, 5))
-    torch.testing.assert_close(loss, dropout / 2 * (losses[0] + losses[1]) + (1 - dropout) * losses[2])
+    torch.testing.assert_close(
+        counts,
+        torch.tensor([dropout / 2, dropout / 2, 1 - dropout])[:, None].expand(3, 5),
+    )
+    torch.testing.assert_close(
+        loss, dropout / 2 * (losses[0] + losses[1]) + (1 - dropout) * losses[2]
+    )
 
 
 @pytest.mark.parametrize("modality", ["rna", "protein", None])
@@ -157,16 +189,25 @@ def test_one_modality_gives_what_setup_anndata_gives(mdata, query):
 
 
 CHANGES = {
-    "genes": lambda mdata: md.MuData({k: a[:, ::-1].copy() for k, a in mdata.mod.items()}),
-    "dense": lambda mdata: md.MuData({k: AnnData(a.X.toarray(), a.obs, a.var) for k, a in mdata.mod.items()}),
+    "genes": lambda mdata: md.MuData(
+        {k: a[:, ::-1].copy() for k, a in mdata.mod.items()}
+    ),
+    "dense": lambda mdata: md.MuData(
+        {k: AnnData(a.X.toarray(), a.obs, a.var) for k, a in mdata.mod.items()}
+    ),
     "order": lambda mdata: md.MuData({k: mdata[k].copy() for k in ("protein", "rna")}),
-    "cells": lambda mdata: md.MuData({"rna": mdata["rna"].copy(), "protein": mdata["protein"][::-1].copy()}),
+    "cells": lambda mdata: md.MuData(
+        {"rna": mdata["rna"].copy(), "protein": mdata["protein"][::-1].copy()}
+    ),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_how_the_query_is_kept_changes_nothing(model, query, change):
-    expected, found = model.get_attention(query), model.get_attention(CHANGES[change](query), batch_size=7)
+    expected, found = (
+        model.get_attention(query),
+        model.get_attention(CHANGES[change](query), batch_size=7),
+    )
     pd.testing.assert_frame_equal(found.loc[expected.index], expected, atol=1e-5)
 
 
@@ -175,16 +216,22 @@ def test_how_the_reference_is_kept_changes_nothing(mdata, query):
     changed.obs["kind"] = mdata.obs["kind"]
     tosica.pp.build_mask(changed, TOY_SETS)
     expected = train_cite(mdata, max_epochs=2)
-    found = train_cite(changed, {"modalities": {"protein": "protein", "rna": "rna"}}, max_epochs=2)
+    found = train_cite(
+        changed, {"modalities": {"protein": "protein", "rna": "rna"}}, max_epochs=2
+    )
     assert found.gene_sets == expected.gene_sets
-    pd.testing.assert_frame_equal(found.predict(query, soft=True), expected.predict(query, soft=True), atol=1e-5)
+    pd.testing.assert_frame_equal(
+        found.predict(query, soft=True), expected.predict(query, soft=True), atol=1e-5
+    )
 
 
 def test_three_modalities_in_one_order():
     made = make_multiome()
     protein = AnnData(np.random.default_rng(0).poisson(5.0, (90, 3)).astype(np.float32))
     protein.obs_names, protein.var_names = made.obs_names, ["P0", "P1", "P2"]
-    three = md.MuData({"activity": made["activity"], "protein": protein, "rna": made["rna"]})
+    three = md.MuData(
+        {"activity": made["activity"], "protein": protein, "rna": made["rna"]}
+    )
     three.obs["kind"] = made.obs["kind"]
     roles = {"atac": "activity", "protein": "protein", "rna": "rna"}
     tosica.pp.build_mask(three, TOY_SETS, modalities=roles, max_gene_sets=3)
@@ -199,7 +246,9 @@ def test_three_modalities_in_one_order():
 
 
 def test_annotate_writes_to_the_mudata_and_names_modalities(model, query):
-    modalities_before = {name: (list(a.obs), list(a.uns)) for name, a in query.mod.items()}
+    modalities_before = {
+        name: (list(a.obs), list(a.uns)) for name, a in query.mod.items()
+    }
     assert model.annotate(query) is None
     record = query.uns["tosica"]
     assert list(record["gene_sets"]) == model.gene_sets
@@ -213,7 +262,9 @@ def test_annotate_writes_to_the_mudata_and_names_modalities(model, query):
     assert query.obsm["X_tosica"].shape == (60, 14)
     assert query.obs["tosica_prediction"].dtype == "category"
     assert query.obs["tosica_probability"].dtype == np.float32
-    assert {name: (list(a.obs), list(a.uns)) for name, a in query.mod.items()} == modalities_before
+    assert {
+        name: (list(a.obs), list(a.uns)) for name, a in query.mod.items()
+    } == modalities_before
     # Novelty is for models of an AnnData.
     assert "tosica_novelty" not in query.obs
 
@@ -249,12 +300,22 @@ def test_written_read_and_ranked(model, query, tmp_path):
     annotated.write(tmp_path / "query.h5mu")
     back = md.read_h5mu(tmp_path / "query.h5mu")
     np.testing.assert_array_equal(back.obsm["X_tosica"], annotated.obsm["X_tosica"])
-    pd.testing.assert_series_equal(back.obs["tosica_prediction"], annotated.obs["tosica_prediction"], check_names=False)
-    assert list(back.uns["tosica"]["modalities"]) == list(annotated.uns["tosica"]["modalities"])
+    pd.testing.assert_series_equal(
+        back.obs["tosica_prediction"],
+        annotated.obs["tosica_prediction"],
+        check_names=False,
+    )
+    assert list(back.uns["tosica"]["modalities"]) == list(
+        annotated.uns["tosica"]["modalities"]
+    )
     tosica.tl.attribute(back, model, cells=True, n_steps=24)
     tosica.tl.rank_gene_sets(back, "tosica_prediction")
-    of_mask = [name for modality in model.modalities for name in modality.gene_sets()[0]]
-    assert set(tosica.get.rank_gene_sets_df(back, group="a")["gene_set"]) == set(of_mask)
+    of_mask = [
+        name for modality in model.modalities for name in modality.gene_sets()[0]
+    ]
+    assert set(tosica.get.rank_gene_sets_df(back, group="a")["gene_set"]) == set(
+        of_mask
+    )
     by_set = tosica.get.contributions(back)
     assert not set(by_set.obsm) & {"rna", "protein"}
     assert tosica.get.contributions(back, key="tosica").shape == (back.n_obs, 14)
@@ -265,7 +326,10 @@ def test_written_read_and_ranked(model, query, tmp_path):
 def test_a_model_describes_each_modality(model):
     weights = model.get_gene_weights()
     assert weights.shape == (39, 14)
-    rna, of_rna = weights.index.str.startswith("rna:"), weights.columns.str.startswith("rna:")
+    rna, of_rna = (
+        weights.index.str.startswith("rna:"),
+        weights.columns.str.startswith("rna:"),
+    )
     assert (weights.loc[rna, ~of_rna] == 0).all(axis=None)
     assert (weights.loc[~rna, of_rna] == 0).all(axis=None)
     assert weights.loc["protein:P0", "protein:P0"] > 0
@@ -306,11 +370,15 @@ def test_antibodies_normalised_by_clr_are_what_counts_become(model, query, caplo
 def test_antibodies_normalised_in_another_way(model, mdata, query):
     counts = query["protein"].X.copy()
     query["protein"].X = np.log1p(counts.toarray())
-    with pytest.warns(UserWarning, match="mean in a cell is not zero, so they were not normalised"):
+    with pytest.warns(
+        UserWarning, match="mean in a cell is not zero, so they were not normalised"
+    ):
         model.predict(query)
     mdata["protein"].X = np.log1p(mdata["protein"].X.toarray())
     query["protein"].X = counts
-    with pytest.raises(ValueError, match="were normalised before: normalise them alike"):
+    with pytest.raises(
+        ValueError, match="were normalised before: normalise them alike"
+    ):
         train_cite(mdata, max_epochs=1).predict(query)
 
 
@@ -341,7 +409,10 @@ def test_a_log_normalized_reference(caplog):
     made["activity"].X = log_normalized(made["activity"].X, 5e3)
     model = train_cite(made, {"modalities": MODALITIES}, max_epochs=1)
     expected = model.predict(query, soft=True)
-    assert "holds log-normalised gene activity; used without further normalisation" in caplog.text
+    assert (
+        "holds log-normalised gene activity; used without further normalisation"
+        in caplog.text
+    )
     assert "query: mdata['activity'].X holds counts of gene activity" in caplog.text
     assert "activity, genes: 30, read as log-normalised gene activity" in repr(model)
     query["activity"].X = log_normalized(query["activity"].X, 5e3)
@@ -355,7 +426,9 @@ def test_labels_in_one_modality_are_found(caplog):
     made = make_cite()
     protein = made["protein"][::-1].copy()
     protein.obs["kind"] = made.obs["kind"].loc[protein.obs_names]
-    protein.obs["kind_ontology_term_id"] = protein.obs["kind"].map({"a": "CL:0000624", "b": "unknown", "c": "na"})
+    protein.obs["kind_ontology_term_id"] = protein.obs["kind"].map(
+        {"a": "CL:0000624", "b": "unknown", "c": "na"}
+    )
     mixed = md.MuData({"rna": made["rna"].copy(), "protein": protein})
     mixed.obs = mixed.obs[[]]
     tosica.pp.build_mask(mixed, TOY_SETS)
@@ -371,7 +444,9 @@ def test_labels_in_one_modality_are_found(caplog):
 def test_different_cells(mdata):
     parts = {"rna": mdata["rna"][:80].copy(), "protein": mdata["protein"][10:].copy()}
     apart = md.MuData(parts)
-    sentence = r"'rna' 80, 'protein' 80, mdata itself 90\): keep the cells that are in all"
+    sentence = (
+        r"'rna' 80, 'protein' 80, mdata itself 90\): keep the cells that are in all"
+    )
     with pytest.raises(ValueError, match=sentence):
         tosica.TOSICA.setup_mudata(apart, "kind")
     # The recipe in the sentence.
@@ -397,13 +472,37 @@ def _differ(mdata):
 @pytest.mark.parametrize(
     ("spoil", "error", "sentence"),
     [
-        (_spoil("protein", np.ones_like), ValueError, r"mdata\['protein'\].X is the same in every cell"),
-        (_spoil("protein", lambda x: x * 7.3), ValueError, "neither counts of antibodies nor normalised"),
-        (_spoil("rna", lambda x: np.vstack([np.log1p(x[:40]), x[40:]])), ValueError, r"\['rna'\].X holds values that"),
-        (lambda m: m["protein"].varm.pop("tosica_mask"), KeyError, r"no mask in mdata\['protein'\].varm.*\(mdata\)"),
-        (lambda m: setattr(m["protein"], "obs_names", ["cell0"] * 90), ValueError, r"\['protein'\] are not unique"),
+        (
+            _spoil("protein", np.ones_like),
+            ValueError,
+            r"mdata\['protein'\].X is the same in every cell",
+        ),
+        (
+            _spoil("protein", lambda x: x * 7.3),
+            ValueError,
+            "neither counts of antibodies nor normalised",
+        ),
+        (
+            _spoil("rna", lambda x: np.vstack([np.log1p(x[:40]), x[40:]])),
+            ValueError,
+            r"\['rna'\].X holds values that",
+        ),
+        (
+            lambda m: m["protein"].varm.pop("tosica_mask"),
+            KeyError,
+            r"no mask in mdata\['protein'\].varm.*\(mdata\)",
+        ),
+        (
+            lambda m: setattr(m["protein"], "obs_names", ["cell0"] * 90),
+            ValueError,
+            r"\['protein'\] are not unique",
+        ),
         (_differ, ValueError, r"and they differ: say which is meant by mdata.obs"),
-        (lambda m: m.obs.__setitem__("donor", np.nan), ValueError, r"mdata.obs\['donor'\] has cells without a batch"),
+        (
+            lambda m: m.obs.__setitem__("donor", np.nan),
+            ValueError,
+            r"mdata.obs\['donor'\] has cells without a batch",
+        ),
     ],
 )
 def test_references_that_cannot_work(mdata, spoil, error, sentence):
@@ -417,14 +516,38 @@ def test_references_that_cannot_work(mdata, spoil, error, sentence):
 @pytest.mark.parametrize(
     ("arguments", "error", "sentence"),
     [
-        ({"modalities": {"rna": "gex"}}, KeyError, "no modality 'gex'; its modalities: 'rna', 'protein'"),
-        ({"modalities": {"adt": "protein"}}, ValueError, "roles, .*: 'rna', 'protein', 'atac', .*'adt'"),
-        ({"modalities": {"rna": "rna", "protein": "rna"}}, ValueError, "must name a modality of its own"),
+        (
+            {"modalities": {"rna": "gex"}},
+            KeyError,
+            "no modality 'gex'; its modalities: 'rna', 'protein'",
+        ),
+        (
+            {"modalities": {"adt": "protein"}},
+            ValueError,
+            "roles, .*: 'rna', 'protein', 'atac', .*'adt'",
+        ),
+        (
+            {"modalities": {"rna": "rna", "protein": "rna"}},
+            ValueError,
+            "must name a modality of its own",
+        ),
         ({"modalities": {}}, ValueError, "for one or more of the roles"),
-        ({"modalities": ["rna"]}, TypeError, "modalities must be a dict of role to name"),
+        (
+            {"modalities": ["rna"]},
+            TypeError,
+            "modalities must be a dict of role to name",
+        ),
         ({"layers": {"gex": "counts"}}, KeyError, "'gex'"),
-        ({"layers": {"rna": "counts"}}, KeyError, r"mdata\['rna'\] has no layer 'counts'"),
-        ({"labels_key": "type"}, KeyError, r"labels_key 'type' is no column of mdata.obs"),
+        (
+            {"layers": {"rna": "counts"}},
+            KeyError,
+            r"mdata\['rna'\] has no layer 'counts'",
+        ),
+        (
+            {"labels_key": "type"},
+            KeyError,
+            r"labels_key 'type' is no column of mdata.obs",
+        ),
     ],
 )
 def test_arguments_that_make_no_sense(mdata, arguments, error, sentence):
@@ -437,7 +560,9 @@ def test_what_is_no_mudata(toy_model, mdata, query):
         tosica.TOSICA.setup_mudata(mdata["rna"], "kind")
     with pytest.raises(ValueError, match="a view of another MuData"):
         tosica.TOSICA.setup_mudata(mdata[:50], "kind")
-    with pytest.raises(TypeError, match=r"pass one modality of it, as in mdata\['rna'\]"):
+    with pytest.raises(
+        TypeError, match=r"pass one modality of it, as in mdata\['rna'\]"
+    ):
         toy_model.predict(query)
 
 
@@ -445,7 +570,10 @@ def test_what_is_no_gene_activity(multiome_model):
     made = make_multiome()
     tosica.pp.build_mask(made, TOY_SETS, modalities=MODALITIES)
     made["activity"].X = np.sqrt(made["activity"].X.toarray())
-    with pytest.raises(ValueError, match=r"mdata\['activity'\].X holds values that are neither counts nor log-norm"):
+    with pytest.raises(
+        ValueError,
+        match=r"mdata\['activity'\].X holds values that are neither counts nor log-norm",
+    ):
         tosica.TOSICA.setup_mudata(made, "kind", MODALITIES)
     made["activity"].var_names = [f"chr1:{100 * i}-{100 * i + 50}" for i in range(30)]
     for call in (
@@ -453,15 +581,22 @@ def test_what_is_no_gene_activity(multiome_model):
         lambda: tosica.TOSICA.setup_mudata(made, "kind", MODALITIES),
         lambda: multiome_model.predict(made),
     ):
-        with pytest.raises(ValueError, match=r"mdata\['activity'\] holds peaks \(such as 'chr1.0.50'\), not gene acti"):
+        with pytest.raises(
+            ValueError,
+            match=r"mdata\['activity'\] holds peaks \(such as 'chr1.0.50'\), not gene acti",
+        ):
             call()
 
 
 def test_queries_that_do_not_fit(model, multiome_model, query):
     other = md.MuData({"gex": query["rna"].copy(), "adt": query["protein"].copy()})
-    with pytest.raises(ValueError, match=r"none of the model's modalities \('rna', 'protein'\)"):
+    with pytest.raises(
+        ValueError, match=r"none of the model's modalities \('rna', 'protein'\)"
+    ):
         model.predict(other)
-    apart = md.MuData({"rna": query["rna"][:50].copy(), "protein": query["protein"].copy()})
+    apart = md.MuData(
+        {"rna": query["rna"][:50].copy(), "protein": query["protein"].copy()}
+    )
     with pytest.raises(ValueError, match="'rna' 50, 'protein' 60, mdata itself 60"):
         model.annotate(apart)
     assert "tosica" not in apart.uns
@@ -470,11 +605,14 @@ def test_queries_that_do_not_fit(model, multiome_model, query):
     with pytest.raises(ValueError, match="half the genes of no modality of the model"):
         model.predict(strange)
     with pytest.raises(
-        ValueError, match=r"of several modalities of the model .* as in mudata.MuData\({'rna': adata}\)"
+        ValueError,
+        match=r"of several modalities of the model .* as in mudata.MuData\({'rna': adata}\)",
     ):
         multiome_model.predict(query["rna"])
     suspected = md.MuData({"rna": query["rna"].copy(), "adt": query["protein"].copy()})
-    with pytest.warns(UserWarning, match="no modality 'protein' and one .* not known \\('adt'\\)"):
+    with pytest.warns(
+        UserWarning, match="no modality 'protein' and one .* not known \\('adt'\\)"
+    ):
         model.predict(suspected)
 
 

@@ -16,13 +16,21 @@ import tosica
 from tosica.model._save_load import read_plain, write_plain
 from tosica.onto._hierarchy import LabelHierarchy
 
-TERMS = {"a": "CL:0000624", "b": "CL:0000625", "c": "CL:0000236"}  # CD4 T cells, CD8 T cells, B cells
+TERMS = {
+    "a": "CL:0000624",
+    "b": "CL:0000625",
+    "c": "CL:0000236",
+}  # CD4 T cells, CD8 T cells, B cells
 COLUMN = "tosica_prediction_ontology_term_id"
 
 
 def reference(terms=None, n_obs=90):
     adata = make_toy(n_obs)
-    tosica.pp.build_mask(adata, {"one": [f"G{i}" for i in range(12)], "two": ["G20", "G21", "G22"]}, min_genes=1)
+    tosica.pp.build_mask(
+        adata,
+        {"one": [f"G{i}" for i in range(12)], "two": ["G20", "G21", "G22"]},
+        min_genes=1,
+    )
     if terms is not None:
         adata.obs["kind_ontology_term_id"] = adata.obs["kind"].map(terms).astype(str)
     return adata
@@ -67,9 +75,18 @@ def test_labels_without_a_term_have_none():
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ("CL:0000255", "('CL:0000255' may not be used for cells, says the CELLxGENE schema 7.1.0)"),
-        ("CL:0000003", "('CL:0000003' (native cell) is obsolete in the Cell Ontology, which names"),
-        ("FBbt:00007002", "('FBbt:00007002' is no term of the Cell Ontology of 2026-03-26, such as"),
+        (
+            "CL:0000255",
+            "('CL:0000255' may not be used for cells, says the CELLxGENE schema 7.1.0)",
+        ),
+        (
+            "CL:0000003",
+            "('CL:0000003' (native cell) is obsolete in the Cell Ontology, which names",
+        ),
+        (
+            "FBbt:00007002",
+            "('FBbt:00007002' is no term of the Cell Ontology of 2026-03-26, such as",
+        ),
     ],
 )
 def test_a_wrong_term_is_left_out(wrong, sentence):
@@ -81,11 +98,31 @@ def test_a_wrong_term_is_left_out(wrong, sentence):
 @pytest.mark.parametrize(
     ("terms", "error", "sentence"),
     [
-        (["CL:0000624"], TypeError, "ontology_term_ids_ must be a dict of label to term"),
-        ({"a": 624}, TypeError, "ontology_term_ids_ must hold identifiers such as 'CL:0000084', not"),
-        ({"d": "CL:0000624"}, KeyError, "the model has no label 'd', only 'a', 'b', 'c'"),
-        ({"a": "CL:0000548"}, ValueError, "ontology_term_ids_ gives 'a' a wrong term: 'CL:0000548' "),
-        ({"a": "T cell"}, ValueError, "'T cell' is no term of the Cell Ontology of 2026-03-26"),
+        (
+            ["CL:0000624"],
+            TypeError,
+            "ontology_term_ids_ must be a dict of label to term",
+        ),
+        (
+            {"a": 624},
+            TypeError,
+            "ontology_term_ids_ must hold identifiers such as 'CL:0000084', not",
+        ),
+        (
+            {"d": "CL:0000624"},
+            KeyError,
+            "the model has no label 'd', only 'a', 'b', 'c'",
+        ),
+        (
+            {"a": "CL:0000548"},
+            ValueError,
+            "ontology_term_ids_ gives 'a' a wrong term: 'CL:0000548' ",
+        ),
+        (
+            {"a": "T cell"},
+            ValueError,
+            "'T cell' is no term of the Cell Ontology of 2026-03-26",
+        ),
     ],
 )
 def test_wrong_terms_are_refused(toy_model, terms, error, sentence):
@@ -124,7 +161,10 @@ def test_terms_of_another_release_can_be_loaded(model, tmp_path, toy_query):
 
 def test_unknown_cells_and_labels_without_a_term(model, toy_query):
     model.annotate(toy_query)
-    assert toy_query.obs[COLUMN].astype(str).tolist() == toy_query.obs["tosica_prediction"].map(TERMS).tolist()
+    assert (
+        toy_query.obs[COLUMN].astype(str).tolist()
+        == toy_query.obs["tosica_prediction"].map(TERMS).tolist()
+    )
     model.ontology_term_ids_ = {"a": "CL:0000624"}
     model.annotate(toy_query, cutoff=0.95, key_added="other")
     labels = toy_query.obs["other_prediction"].astype(str)
@@ -137,7 +177,9 @@ def test_unknown_cells_and_labels_without_a_term(model, toy_query):
     model.ontology_term_ids_ = {}
     model.annotate(toy_query)
     assert COLUMN not in toy_query.obs
-    with pytest.raises(ValueError, match=r"no label of the model has a term: assign a dict of"):
+    with pytest.raises(
+        ValueError, match=r"no label of the model has a term: assign a dict of"
+    ):
         model.predict_set(toy_query, ontology=True)
 
 
@@ -148,15 +190,21 @@ def test_files_are_annotated_alike(model, toy_query, tmp_path, terms):
     toy_query.write_h5ad(tmp_path / "query.h5ad")
     model.save(tmp_path / "model")
     output = tmp_path / "annotated.h5ad"
-    tosica.tl.annotate_file(tmp_path / "query.h5ad", tmp_path / "model", output, cells_per_part=25)
+    tosica.tl.annotate_file(
+        tmp_path / "query.h5ad", tmp_path / "model", output, cells_per_part=25
+    )
     model.annotate(toy_query)
-    pd.testing.assert_frame_equal(ad.read_h5ad(output).obs, toy_query.obs, check_names=False)
+    pd.testing.assert_frame_equal(
+        ad.read_h5ad(output).obs, toy_query.obs, check_names=False
+    )
     assert (COLUMN in toy_query.obs) == bool(terms)
 
 
 def test_a_reference_trains_a_model_that_writes_them(toy_query):
     adata = make_toy(60)
-    adata.obs["kind"] = adata.obs["kind"].cat.rename_categories(["T cells", "NK cells", "B cells"])
+    adata.obs["kind"] = adata.obs["kind"].cat.rename_categories(
+        ["T cells", "NK cells", "B cells"]
+    )
     tosica.onto.map_labels(adata, "kind")
     tosica.pp.build_mask(adata, {"all": list(adata.var_names)}, min_genes=1)
     trained = train_toy(adata)
@@ -201,9 +249,17 @@ def test_a_term_covers_the_whole_set(inside):
     for label, is_covered in zip(LABELS, covered, strict=True):
         assert is_covered == (LABELS[label] in below)
     # No other term covers the set and fewer labels.
-    common = set.intersection(*({LABELS[label], *tosica.onto.ancestors(str(LABELS[label]))} for label in inside))
+    common = set.intersection(
+        *(
+            {LABELS[label], *tosica.onto.ancestors(str(LABELS[label]))}
+            for label in inside
+        )
+    )
     for other in common:
-        n_below = sum(bool(each) and other in {each, *tosica.onto.ancestors(str(each))} for each in LABELS.values())
+        n_below = sum(
+            bool(each) and other in {each, *tosica.onto.ancestors(str(each))}
+            for each in LABELS.values()
+        )
         assert covered.sum() <= n_below or other == "CL:0000255"
 
 
@@ -248,19 +304,35 @@ def test_sets_with_a_label_without_a_term_are_listed(model, toy_query, caplog):
     assert (terms.loc[without, "ontology_term_id"] == "unknown").all()
     listed = [" || ".join(sets.columns[row]) for row in sets[without].to_numpy()]
     assert terms.loc[without, "labels"].tolist() == listed
-    assert f"the sets of {without.sum()} cells have a label without a term" in caplog.text
+    assert (
+        f"the sets of {without.sum()} cells have a label without a term" in caplog.text
+    )
 
 
 # --------------------------------------------------------------------------- confident answers
 
 
-PARENTS = {"CD4 T": "T", "CD8 T": "T", "T": "lymphocyte", "B": "lymphocyte", "naive B": "B"}
+PARENTS = {
+    "CD4 T": "T",
+    "CD8 T": "T",
+    "T": "lymphocyte",
+    "B": "lymphocyte",
+    "naive B": "B",
+}
 
 
 @settings(max_examples=25)
-@given(st.lists(st.integers(0, 20), min_size=10, max_size=10), st.floats(0.05, 1), st.booleans())
-def test_the_deepest_group_that_is_probable_enough_is_the_answer(weights, confidence, named):
-    hierarchy = LabelHierarchy(list(LABELS), {k: v for k, v in LABELS.items() if v}, PARENTS if named else None)
+@given(
+    st.lists(st.integers(0, 20), min_size=10, max_size=10),
+    st.floats(0.05, 1),
+    st.booleans(),
+)
+def test_the_deepest_group_that_is_probable_enough_is_the_answer(
+    weights, confidence, named
+):
+    hierarchy = LabelHierarchy(
+        list(LABELS), {k: v for k, v in LABELS.items() if v}, PARENTS if named else None
+    )
     probabilities = np.array([np.array(weights) + 1e-3]) / (sum(weights) + 1e-2)
     (code,), (probability,) = hierarchy.answer(probabilities, confidence)
     sums, sizes = hierarchy.members @ probabilities[0], hierarchy.members.sum(1)
@@ -278,12 +350,25 @@ def test_the_deepest_group_that_is_probable_enough_is_the_answer(weights, confid
 def test_groups_are_the_terms_or_the_parents_above_several_labels():
     terms = {k: v for k, v in LABELS.items() if v}
     of_terms = LabelHierarchy(list(LABELS), terms)
-    found = {name: set(np.array(list(LABELS))[row]) for name, row in zip(of_terms.names, of_terms.members, strict=True)}
+    found = {
+        name: set(np.array(list(LABELS))[row])
+        for name, row in zip(of_terms.names, of_terms.members, strict=True)
+    }
     assert found["mature alpha-beta T cell"] == {"CD4 T", "CD8 T"}
     assert found["B"] == {"B", "naive B"}  # the label's own name for its term
     of_parents = LabelHierarchy(list(LABELS), terms, PARENTS)
-    rows = dict(zip(of_parents.names, zip(of_parents.terms, of_parents.members, strict=True), strict=True))
-    assert {name: rows[name][1].sum() for name in ("T", "B", "lymphocyte")} == {"T": 3, "B": 2, "lymphocyte": 5}
+    rows = dict(
+        zip(
+            of_parents.names,
+            zip(of_parents.terms, of_parents.members, strict=True),
+            strict=True,
+        )
+    )
+    assert {name: rows[name][1].sum() for name in ("T", "B", "lymphocyte")} == {
+        "T": 3,
+        "B": 2,
+        "lymphocyte": 5,
+    }
     assert rows["lymphocyte"][0] == "CL:0000542"
     assert LabelHierarchy(["a", "b"], {}).names == ["a", "b"]
 
@@ -302,9 +387,18 @@ def test_confident_answers_are_written(model, toy_query, tmp_path):
     ids = pd.Series(answer).map(TERMS | {group: "CL:0000791", "Unknown": "unknown"})
     assert toy_query.obs["tosica_confident_ontology_term_id"].tolist() == ids.tolist()
     known = answer != "Unknown"
-    of_answer = [row[name] for (_, row), name in zip(sums.iterrows(), answer, strict=True) if name != "Unknown"]
-    np.testing.assert_allclose(toy_query.obs["tosica_confident_probability"][known], of_answer, rtol=1e-6)
-    assert len(toy_query.uns["tosica_confident_colors"]) == toy_query.obs["tosica_confident"].cat.categories.size
+    of_answer = [
+        row[name]
+        for (_, row), name in zip(sums.iterrows(), answer, strict=True)
+        if name != "Unknown"
+    ]
+    np.testing.assert_allclose(
+        toy_query.obs["tosica_confident_probability"][known], of_answer, rtol=1e-6
+    )
+    assert (
+        len(toy_query.uns["tosica_confident_colors"])
+        == toy_query.obs["tosica_confident"].cat.categories.size
+    )
     # Parents that are named replace the ontology, and are saved.
     model.label_parents_ = {"a": "first", "c": "first"}
     try:
@@ -312,7 +406,13 @@ def test_confident_answers_are_written(model, toy_query, tmp_path):
         loaded = tosica.TOSICA.load(tmp_path / "model")
         assert loaded.label_parents_ == {"a": "first", "c": "first"}
         loaded.annotate(toy_query, confidence=1.0)
-        assert set(toy_query.obs["tosica_confident"]) <= {"a", "b", "c", "first", "Unknown"}
+        assert set(toy_query.obs["tosica_confident"]) <= {
+            "a",
+            "b",
+            "c",
+            "first",
+            "Unknown",
+        }
         with pytest.raises(ValueError, match="confidence must be"):
             loaded.annotate(toy_query, confidence=0)
     finally:
@@ -328,8 +428,16 @@ def test_confident_answers_are_written(model, toy_query, tmp_path):
     [
         (["T"], TypeError, "label_parents_ must be a dict of label to parent"),
         ({"a": 5}, TypeError, "label_parents_ must be a dict of label to parent"),
-        ({"d": "T"}, KeyError, "'d' is neither a label of the model nor a parent, only 'a', 'b', 'c', 'T'"),
-        ({"a": "a"}, ValueError, "label_parents_ makes 'a' its own parent (a < a): leave one pair out."),
+        (
+            {"d": "T"},
+            KeyError,
+            "'d' is neither a label of the model nor a parent, only 'a', 'b', 'c', 'T'",
+        ),
+        (
+            {"a": "a"},
+            ValueError,
+            "label_parents_ makes 'a' its own parent (a < a): leave one pair out.",
+        ),
         ({"a": "T", "T": "L", "L": "T"}, ValueError, "makes 'T' its own parent"),
     ],
 )

@@ -40,7 +40,9 @@ def test_every_class_is_on_both_sides_with_its_share(reference, validation_size)
     codes, strata = reference
     training, validation = split(codes, strata, validation_size)
     assert not set(training) & set(validation)
-    np.testing.assert_array_equal(np.sort(np.concatenate([training, validation])), np.flatnonzero(codes >= 0))
+    np.testing.assert_array_equal(
+        np.sort(np.concatenate([training, validation])), np.flatnonzero(codes >= 0)
+    )
     assert (np.diff(training) > 0).all()
     assert (np.diff(validation) > 0).all()
     for code in np.unique(codes[codes >= 0]):
@@ -49,7 +51,10 @@ def test_every_class_is_on_both_sides_with_its_share(reference, validation_size)
         assert 1 <= n_held <= n - 1
         assert n_held == np.clip(round(validation_size * n), 1, n - 1)
         # Spread over the strata.
-        of_class, held = strata[codes == code], strata[validation][codes[validation] == code]
+        of_class, held = (
+            strata[codes == code],
+            strata[validation][codes[validation] == code],
+        )
         for stratum in np.unique(of_class):
             in_proportion = len(held) * (of_class == stratum).mean()
             assert abs((held == stratum).sum() - in_proportion) < 2
@@ -77,15 +82,21 @@ def of_cells(cells, codes, batch_size):
     of_all = np.zeros(cells.max() + 1, dtype=np.int64)
     of_all[cells] = codes
     parts = cells, cells[:0]
-    data = ReferenceData(None, of_all, of_all, parts=parts, validation_size=0.1, batch_size=batch_size)
+    data = ReferenceData(
+        None, of_all, of_all, parts=parts, validation_size=0.1, batch_size=batch_size
+    )
     return data.train_dataloader()
 
 
 @settings(max_examples=25)
 @given(
-    sizes=st.lists(st.integers(1, 80), min_size=1, max_size=7), batch_size=st.integers(1, 64), seed=st.integers(0, 1000)
+    sizes=st.lists(st.integers(1, 80), min_size=1, max_size=7),
+    batch_size=st.integers(1, 64),
+    seed=st.integers(0, 1000),
 )
-def test_classes_come_by_the_root_of_their_size_in_whole_minibatches(sizes, batch_size, seed):
+def test_classes_come_by_the_root_of_their_size_in_whole_minibatches(
+    sizes, batch_size, seed
+):
     torch.manual_seed(seed)
     codes = np.repeat(np.arange(len(sizes)), sizes)
     cells = np.random.default_rng(seed).permutation(1000)[: len(codes)]
@@ -102,7 +113,9 @@ def test_classes_come_by_the_root_of_their_size_in_whole_minibatches(sizes, batc
     assert (times <= shares).all()
     assert (shares - times).sum() <= len(sizes)
     for code in range(len(sizes)):
-        each = pd.Series(drawn).value_counts().reindex(cells[codes == code], fill_value=0)
+        each = (
+            pd.Series(drawn).value_counts().reindex(cells[codes == code], fill_value=0)
+        )
         assert each.max() - each.min() <= 1 + (shares[code] - times[code])
 
 
@@ -113,7 +126,9 @@ def test_classes_come_by_the_root_of_their_size_in_whole_minibatches(sizes, batc
 def test_minibatches_hold_the_cells_they_say(toy, batch_size):
     codes = toy.obs["kind"].cat.codes.to_numpy(dtype=np.int64, copy=True)
     codes[:9] = -1
-    data = ReferenceData(CellMatrix(toy), codes, np.zeros(90), validation_size=0.2, batch_size=batch_size)
+    data = ReferenceData(
+        CellMatrix(toy), codes, np.zeros(90), validation_size=0.2, batch_size=batch_size
+    )
     assert (data.n_train, data.n_val) == (len(data.train_idx), len(data.val_idx))
     assert data.n_train + data.n_val == 81
     np.testing.assert_array_equal(data.test_idx, np.arange(9))
@@ -128,10 +143,14 @@ def test_minibatches_hold_the_cells_they_say(toy, batch_size):
 
     batches = list(data.train_dataloader())
     assert {len(batch["X"]) for batch in batches} == {min(batch_size, data.n_train)}
-    known = {row.tobytes(): code for row, code in zip(toy.X.toarray(), codes, strict=True)}
+    known = {
+        row.tobytes(): code for row, code in zip(toy.X.toarray(), codes, strict=True)
+    }
     trained_on = {row.tobytes() for row in toy.X[data.train_idx].toarray()}
     for batch in batches:
-        for row, code in zip(batch["X"].numpy(), batch["labels"][:, 0].numpy(), strict=True):
+        for row, code in zip(
+            batch["X"].numpy(), batch["labels"][:, 0].numpy(), strict=True
+        ):
             assert row.tobytes() in trained_on
             assert known[row.tobytes()] == code
     held_rows = {row.tobytes() for row in toy.X[data.val_idx].toarray()}
@@ -139,7 +158,12 @@ def test_minibatches_hold_the_cells_they_say(toy, batch_size):
     assert (data.n_train, data.n_val) == (81, 0)
     np.testing.assert_array_equal(data.train_idx, np.arange(9, 90))
     assert list(data.val_dataloader()) == []
-    assert held_rows <= {row.tobytes() for _ in range(5) for b in data.train_dataloader() for row in b["X"].numpy()}
+    assert held_rows <= {
+        row.tobytes()
+        for _ in range(5)
+        for b in data.train_dataloader()
+        for row in b["X"].numpy()
+    }
 
 
 def test_unlabelled_cells_are_in_neither_part(toy, train):
@@ -156,7 +180,9 @@ def test_unlabelled_cells_are_in_neither_part(toy, train):
     labelled = toy[12:].copy()
     labelled.obs["kind"] = labelled.obs["kind"].cat.remove_unused_categories()
     alone = train(labelled)
-    pd.testing.assert_frame_equal(model.history["train_loss"], alone.history["train_loss"])
+    pd.testing.assert_frame_equal(
+        model.history["train_loss"], alone.history["train_loss"]
+    )
 
 
 # --------------------------------------------------------------------------- any matrix
@@ -190,7 +216,9 @@ def buffer(cells_of=SIZES, seed=0, kept=slice(None)):
     rows, codes = cells(cells_of)
     positions = np.arange(len(codes))[kept]
     blocks, n_batches = ContiguousBlocks(rows, size=16), -(-len(positions) // 8)
-    return ShuffleBuffer(rows, blocks, positions, codes[positions], 8, n_batches, (seed, 0))
+    return ShuffleBuffer(
+        rows, blocks, positions, codes[positions], 8, n_batches, (seed, 0)
+    )
 
 
 def drawn(buffer, epoch=0):
@@ -198,7 +226,9 @@ def drawn(buffer, epoch=0):
     buffer.set_epoch(epoch)
     batches = list(buffer)
     x = torch.cat([batch["X"] for batch in batches]).numpy()
-    return x.max(1).astype(int) - 1, torch.cat([batch["labels"][:, 0] for batch in batches]).numpy()
+    return x.max(1).astype(int) - 1, torch.cat(
+        [batch["labels"][:, 0] for batch in batches]
+    ).numpy()
 
 
 @pytest.mark.parametrize("size", [20, 60, 1000])
@@ -210,7 +240,11 @@ def test_labels_are_drawn_by_the_root_of_their_cells(monkeypatch, size):
     np.testing.assert_array_equal(codes[positions], labels)
     roots = np.sqrt(list(SIZES.values()))
     assert len(labels) == len(own) * 8
-    np.testing.assert_allclose(np.unique(labels, return_counts=True)[1], len(labels) * roots / roots.sum(), atol=4)
+    np.testing.assert_allclose(
+        np.unique(labels, return_counts=True)[1],
+        len(labels) * roots / roots.sum(),
+        atol=4,
+    )
     # Cells of a rare label are in the buffer as a whole, and are drawn equally often.
     rare = np.bincount(positions[labels == 4])[-3:]
     assert rare.max() - rare.min() <= 1
@@ -241,7 +275,9 @@ def small_buffer(monkeypatch):
 
 
 @pytest.mark.usefixtures("small_buffer")
-def test_a_model_learns_from_disk_as_from_memory(toy, toy_query, train, fast_plan, tmp_path, monkeypatch):
+def test_a_model_learns_from_disk_as_from_memory(
+    toy, toy_query, train, fast_plan, tmp_path, monkeypatch
+):
     used = []
     stream = _reference.ShuffleBuffer
 
@@ -259,7 +295,9 @@ def test_a_model_learns_from_disk_as_from_memory(toy, toy_query, train, fast_pla
     assert used
     backed.file.close()
     labels = toy_query.obs["kind"].to_numpy()
-    accuracy = [(model.predict(toy_query) == labels).mean() for model in (expected, found)]
+    accuracy = [
+        (model.predict(toy_query) == labels).mean() for model in (expected, found)
+    ]
     assert accuracy[1] > accuracy[0] - 0.05
     losses = [m.history["validation_loss"].iloc[-1, 0] for m in (expected, found)]
     assert losses[1] < losses[0] + 0.1
@@ -281,11 +319,16 @@ def test_processes_share_the_minibatches_of_one(toy, n_processes):
     torch.manual_seed(1)
     one = list(reference_data(toy, 4 * n_processes).train_dataloader())
     torch.manual_seed(2)
-    shares = [list(reference_data(toy, 4, rank, n_processes).train_dataloader()) for rank in range(n_processes)]
+    shares = [
+        list(reference_data(toy, 4, rank, n_processes).train_dataloader())
+        for rank in range(n_processes)
+    ]
     for whole, *parts in zip(one, *shares, strict=True):
         assert [len(part["X"]) for part in parts] == [4] * n_processes
         for key in whole:
-            torch.testing.assert_close(torch.cat([part[key] for part in parts]), whole[key])
+            torch.testing.assert_close(
+                torch.cat([part[key] for part in parts]), whole[key]
+            )
 
 
 @pytest.mark.parametrize("batch_size", [1, 5, 500])
@@ -299,12 +342,17 @@ def test_large_minibatches_are_divided_equally(toy, batch_size):
 @pytest.mark.parametrize("validation_size", [0.01, 0.3])
 @pytest.mark.parametrize("batch_size", [1, 4, 500])
 def test_each_held_out_cell_is_validated_once(toy, batch_size, validation_size):
-    processes = [reference_data(toy, batch_size, rank, 4, validation_size=validation_size) for rank in range(4)]
+    processes = [
+        reference_data(toy, batch_size, rank, 4, validation_size=validation_size)
+        for rank in range(4)
+    ]
     shares = [list(data.val_dataloader()) for data in processes]
     # Processes wait for one another after each minibatch.
     assert len({len(share) for share in shares}) == 1
     found = torch.cat([batch["X"] for share in shares for batch in share]).numpy()
     expected = toy.X[processes[0].val_idx].toarray()
     assert sorted(map(tuple, found)) == sorted(map(tuple, expected))
-    held_out = torch.cat([batch["X"] for batch in processes[2].val_dataloader(whole=True)])
+    held_out = torch.cat(
+        [batch["X"] for batch in processes[2].val_dataloader(whole=True)]
+    )
     np.testing.assert_array_equal(held_out, expected)

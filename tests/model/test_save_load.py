@@ -20,7 +20,9 @@ from scvi.model.base import BaseModelClass
 from tosica import TOSICA, pp
 from tosica.model._save_load import digest
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*multi-threaded, use of fork:DeprecationWarning"
+)
 
 
 @pytest.fixture
@@ -34,14 +36,26 @@ def folder(toy_model, tmp_path):
 
 def test_identical_predictions(toy_model, toy_query, folder):
     model = TOSICA.load(folder, accelerator="cpu")
-    pd.testing.assert_frame_equal(model.predict(toy_query, soft=True), toy_model.predict(toy_query, soft=True))
-    pd.testing.assert_frame_equal(model.get_attention(toy_query), toy_model.get_attention(toy_query))
-    found, expected = (each.get_latent_representation(toy_query) for each in (model, toy_model))
+    pd.testing.assert_frame_equal(
+        model.predict(toy_query, soft=True), toy_model.predict(toy_query, soft=True)
+    )
+    pd.testing.assert_frame_equal(
+        model.get_attention(toy_query), toy_model.get_attention(toy_query)
+    )
+    found, expected = (
+        each.get_latent_representation(toy_query) for each in (model, toy_model)
+    )
     np.testing.assert_array_equal(found, expected)
     for how in ("mean", "max"):
-        pd.testing.assert_frame_equal(model.get_gene_weights(how), toy_model.get_gene_weights(how))
+        pd.testing.assert_frame_equal(
+            model.get_gene_weights(how), toy_model.get_gene_weights(how)
+        )
     model.annotate(toy_query)
-    assert toy_query.uns["tosica_prediction_colors"] == ["#aa0000", "#00bb00", "#0000cc"]
+    assert toy_query.uns["tosica_prediction_colors"] == [
+        "#aa0000",
+        "#00bb00",
+        "#0000cc",
+    ]
 
 
 def test_everything_that_describes_the_model_comes_back(toy_model, folder):
@@ -59,7 +73,11 @@ def test_everything_that_describes_the_model_comes_back(toy_model, folder):
         np.testing.assert_array_equal(getattr(model, name), getattr(toy_model, name))
     assert set(model.history) == set(toy_model.history)
     for name, table in toy_model.history.items():
-        pd.testing.assert_frame_equal(model.history[name].astype(float), table.astype(float), check_index_type=False)
+        pd.testing.assert_frame_equal(
+            model.history[name].astype(float),
+            table.astype(float),
+            check_index_type=False,
+        )
 
 
 def test_untrained_model(toy, tmp_path, toy_query):
@@ -76,7 +94,9 @@ def test_with_the_reference(toy, train, tmp_path):
     model.save(tmp_path / "model", save_anndata=True)
     reference = anndata.read_h5ad(tmp_path / "model" / "adata.h5ad")
     assert TOSICA.load(tmp_path / "model", adata=reference).adata is reference
-    with pytest.raises(ValueError, match="save_anndata=True was given, but the model has no"):
+    with pytest.raises(
+        ValueError, match="save_anndata=True was given, but the model has no"
+    ):
         TOSICA.load(tmp_path / "model").save(tmp_path / "other", save_anndata=True)
     assert not (tmp_path / "other").exists()
 
@@ -86,7 +106,9 @@ def test_with_the_reference(toy, train, tmp_path):
 
 def test_a_folder_that_exists_and_a_prefix(network_model, toy_model, folder):
     before = (folder / "model.pt").read_bytes()
-    with pytest.raises(FileExistsError, match="exists: choose another folder, or pass overwrite="):
+    with pytest.raises(
+        FileExistsError, match="exists: choose another folder, or pass overwrite="
+    ):
         network_model.save(folder)
     assert (folder / "model.pt").read_bytes() == before
     network_model.save(folder, overwrite=True)
@@ -113,8 +135,12 @@ class Trap:
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol:UserWarning")
-@pytest.mark.parametrize("where", ["attribute", "registry", "whole", "old format", "plain pickle"])
-@pytest.mark.parametrize("call", [TOSICA.load, TOSICA.load_registry, TOSICA.view_setup_args])
+@pytest.mark.parametrize(
+    "where", ["attribute", "registry", "whole", "old format", "plain pickle"]
+)
+@pytest.mark.parametrize(
+    "call", [TOSICA.load, TOSICA.load_registry, TOSICA.view_setup_args]
+)
 def test_loading_runs_no_code(folder, tmp_path, where, call):
     path, marker = folder / "model.pt", tmp_path / "marker"
     contents = torch.load(path, weights_only=True)
@@ -143,12 +169,17 @@ def test_loading_runs_no_code(folder, tmp_path, where, call):
 
 
 def test_scvi_tools_reads_the_registry(toy_model, folder, capsys):
-    for registry in (BaseModelClass.load_registry(str(folder)), TOSICA.load_registry(folder)):
+    for registry in (
+        BaseModelClass.load_registry(str(folder)),
+        TOSICA.load_registry(folder),
+    ):
         assert registry["model_name"] == "TOSICA"
         assert registry["setup_method_name"] == "setup_anndata"
         assert registry["setup_args"] == toy_model.registry["setup_args"]
         assert set(registry["field_registries"]) == {"X", "labels", "batch", "mask"}
-        mapping = registry["field_registries"]["labels"]["state_registry"]["categorical_mapping"]
+        mapping = registry["field_registries"]["labels"]["state_registry"][
+            "categorical_mapping"
+        ]
         assert list(mapping) == ["a", "b", "c"]
     for cls in (TOSICA, BaseModelClass):
         cls.view_setup_args(str(folder))
@@ -163,7 +194,9 @@ def test_hub(toy, folder):
     from huggingface_hub import ModelCard
     from scvi.hub import HubMetadata, HubModel
 
-    metadata = HubMetadata.from_dir(str(folder), anndata_version=version("anndata"), model_parent_module="tosica")
+    metadata = HubMetadata.from_dir(
+        str(folder), anndata_version=version("anndata"), model_parent_module="tosica"
+    )
     assert metadata.model_cls_name == "TOSICA"
     card = ModelCard("---\nlicense: cc-by-4.0\n---\n\nA model of made-up cells.\n")
     HubModel(str(folder), metadata=metadata, model_card=card).save()
@@ -178,9 +211,14 @@ def test_hub(toy, folder):
 
 def test_without_a_reference_there_is_nothing_to_train_on(folder, toy_query):
     model = TOSICA.load(folder)
-    with pytest.raises(ValueError, match=r"no reference to train on: pass one to TOSICA\.load\(folder, ad"):
+    with pytest.raises(
+        ValueError,
+        match=r"no reference to train on: pass one to TOSICA\.load\(folder, ad",
+    ):
         model.train(max_epochs=1)
-    with pytest.raises(ValueError, match="loaded without a reference: pass the query as adata"):
+    with pytest.raises(
+        ValueError, match="loaded without a reference: pass the query as adata"
+    ):
         model.predict()
     assert model.predict(toy_query).shape == (60,)
 
@@ -189,7 +227,13 @@ def test_training_on_with_the_reference(toy, toy_model, folder, fast_plan):
     model = TOSICA.load(folder, adata=toy, accelerator="cpu")
     assert model.adata is toy
     np.testing.assert_array_equal(model.predict(), toy_model.predict())
-    model.train(max_epochs=2, accelerator="cpu", batch_size=16, enable_progress_bar=False, plan_kwargs=fast_plan)
+    model.train(
+        max_epochs=2,
+        accelerator="cpu",
+        batch_size=16,
+        enable_progress_bar=False,
+        plan_kwargs=fast_plan,
+    )
     assert model.fingerprint != toy_model.fingerprint
     table = model.history["train_loss"]
     assert table.index.tolist() == list(range(17))
@@ -198,18 +242,24 @@ def test_training_on_with_the_reference(toy, toy_model, folder, fast_plan):
     assert (model.predict() == toy.obs["kind"].astype(str)).mean() > 0.9
 
 
-def test_other_reference_with_fewer_labels_new_batches_or_unlabelled_cells(toy, train, folder, tmp_path):
+def test_other_reference_with_fewer_labels_new_batches_or_unlabelled_cells(
+    toy, train, folder, tmp_path
+):
     reference = toy.copy()
     reference.obs["kind"] = reference.obs["kind"].cat.add_categories("?")
     reference.obs.loc[reference.obs_names[:1], "kind"] = "?"
-    train(reference, max_epochs=1, setup={"batch_key": "donor", "unlabeled_category": "?"}).save(tmp_path / "batches")
+    train(
+        reference, max_epochs=1, setup={"batch_key": "donor", "unlabeled_category": "?"}
+    ).save(tmp_path / "batches")
     other = toy[toy.obs["kind"] != "a"].copy()
     other.obs["kind"] = other.obs["kind"].cat.remove_unused_categories()
     other.obs["donor"] = np.array(["d2", "new"])[np.arange(60) // 2 % 2]
     model = TOSICA.load(tmp_path / "batches", adata=other)
     assert model.labels == ["a", "b", "c"]
     # Codes are the model's, not those that the column alone would give.
-    np.testing.assert_array_equal(other.obs["_scvi_labels"], other.obs["kind"].map({"b": 1, "c": 2}).astype(int))
+    np.testing.assert_array_equal(
+        other.obs["_scvi_labels"], other.obs["kind"].map({"b": 1, "c": 2}).astype(int)
+    )
     assert model.get_attention(other).shape == (60, 5)
     # Cells without a label are not trained on.
     toy.obs["kind"] = toy.obs["kind"].cat.add_categories("?")
@@ -233,10 +283,26 @@ def _new_label(adata):
 @pytest.mark.parametrize(
     ("change", "error", "sentence"),
     [
-        (lambda a: a[:, :-1].copy(), ValueError, "adata's var_names are not the model's genes in the model's"),
-        (lambda a: a[:, ::-1].copy(), ValueError, "take adata[:, model.get_var_names()], or pass no adata"),
-        (lambda a: pp.build_mask(a, {"alpha": a.var_names[:9]}), ValueError, "with (5 tokens of dict): build it from"),
-        (_same_names_other_genes, ValueError, "is not the mask that the model was trained with"),
+        (
+            lambda a: a[:, :-1].copy(),
+            ValueError,
+            "adata's var_names are not the model's genes in the model's",
+        ),
+        (
+            lambda a: a[:, ::-1].copy(),
+            ValueError,
+            "take adata[:, model.get_var_names()], or pass no adata",
+        ),
+        (
+            lambda a: pp.build_mask(a, {"alpha": a.var_names[:9]}),
+            ValueError,
+            "with (5 tokens of dict): build it from",
+        ),
+        (
+            _same_names_other_genes,
+            ValueError,
+            "is not the mask that the model was trained with",
+        ),
         (_new_label, ValueError, "has labels that the model does not know: 'new'."),
         (
             lambda a: (sc.pp.normalize_total(a), sc.pp.log1p(a)),
@@ -302,9 +368,16 @@ def test_bytes_changed_anywhere(folder, toy_model):
 
 
 def test_files_of_other_kinds(folder):
-    whole, noise = (folder / "model.pt").read_bytes(), np.random.default_rng(0).bytes(2000)
+    whole, noise = (
+        (folder / "model.pt").read_bytes(),
+        np.random.default_rng(0).bytes(2000),
+    )
     starts = [b"", b"PK\x03\x04", b"\x80\x02", b"\x89HDF\r\n\x1a\n", b"<html>"]
-    for content in (*starts, *(start + noise for start in starts), whole[: len(whole) // 2]):
+    for content in (
+        *starts,
+        *(start + noise for start in starts),
+        whole[: len(whole) // 2],
+    ):
         (folder / "model.pt").write_bytes(content)
         refuses(folder)
 
@@ -343,7 +416,10 @@ def test_whatever_is_edited_is_noticed(folder, toy, contents, change):
 )
 def test_a_whole_file_with_other_contents(folder, change):
     edit(folder, lambda held: change(held["attr_dict"]), with_digest=True)
-    with pytest.raises(ValueError, match=r"holds no model of this version|terms of the labels|holds a SCANVI model"):
+    with pytest.raises(
+        ValueError,
+        match=r"holds no model of this version|terms of the labels|holds a SCANVI model",
+    ):
         TOSICA.load(folder)
 
 
@@ -378,7 +454,9 @@ def test_a_backed_reference(toy, train, tmp_path):
         assert backed.filename == tmp_path / "reference.h5ad"
         np.testing.assert_array_equal(model.predict(), expected)
     reference = anndata.read_h5ad(tmp_path / "model" / "adata.h5ad")
-    np.testing.assert_array_equal(TOSICA.load(tmp_path / "model").predict(reference), expected)
+    np.testing.assert_array_equal(
+        TOSICA.load(tmp_path / "model").predict(reference), expected
+    )
 
 
 def test_the_fingerprint_tells_names_apart(toy, train):
@@ -419,10 +497,14 @@ def test_a_full_disk(toy_model, folder, monkeypatch):
     before = (folder / "model.pt").read_bytes()
 
     def full(*args, **kwargs):
-        raise RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0")
+        raise RuntimeError(
+            "[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0"
+        )
 
     monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(OSError, match=r"model\.pt' could not be written \(.*\): is the disk full"):
+    with pytest.raises(
+        OSError, match=r"model\.pt' could not be written \(.*\): is the disk full"
+    ):
         toy_model.save(folder, overwrite=True)
     assert (folder / "model.pt").read_bytes() == before
     assert [path.name for path in folder.iterdir()] == ["model.pt"]

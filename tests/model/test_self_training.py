@@ -66,23 +66,33 @@ def test_labels_of_another_condition_become_better(shared, monkeypatch):
     model = tosica.TOSICA(reference)
     model.train(enable_progress_bar=False, accelerator="cpu")
     adapted = model.adapt(query)
-    assert accuracy(adapted, query, "cluster_id") > accuracy(model, query, "cluster_id") + 0.02
+    assert (
+        accuracy(adapted, query, "cluster_id")
+        > accuracy(model, query, "cluster_id") + 0.02
+    )
 
 
 @pytest.mark.parametrize("seed", [0, 4])
 def test_labels_of_another_batch_become_better(toy_model, seed):
     rng = np.random.default_rng(seed)
     kind = np.arange(240) % 3
-    rate = np.where(np.arange(30) // 8 == kind[:, None], 4, 0.7) * np.exp(rng.normal(0, 1.5, 30))
+    rate = np.where(np.arange(30) // 8 == kind[:, None], 4, 0.7) * np.exp(
+        rng.normal(0, 1.5, 30)
+    )
     query = ad.AnnData(sp.csr_matrix(rng.poisson(rate).astype(np.float32)))
     query.var_names = toy_model.get_var_names()
     query.obs["kind"] = np.array(["a", "b", "c"])[kind]
-    assert accuracy(toy_model.adapt(query), query, "kind") > accuracy(toy_model, query, "kind") + 0.05
+    assert (
+        accuracy(toy_model.adapt(query), query, "kind")
+        > accuracy(toy_model, query, "kind") + 0.05
+    )
 
 
 @pytest.mark.parametrize("part", ["linear", "embedding", "encoder", "head"])
 def test_both_parts_learn(adapted, pbmc_model, part):
-    before, after = (model.module.get_submodule(part).state_dict() for model in (pbmc_model, adapted))
+    before, after = (
+        model.module.get_submodule(part).state_dict() for model in (pbmc_model, adapted)
+    )
     assert any(not torch.equal(before[name], after[name]) for name in before)
 
 
@@ -128,9 +138,14 @@ def test_saved_and_loaded(adapted, other_batch, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_model_that_was_loaded_learns_the_same(adapted, pbmc_model, other_batch, tmp_path):
+def test_a_model_that_was_loaded_learns_the_same(
+    adapted, pbmc_model, other_batch, tmp_path
+):
     pbmc_model.save(tmp_path / "model")
-    assert tosica.TOSICA.load(tmp_path / "model").adapt(other_batch).fingerprint == adapted.fingerprint
+    assert (
+        tosica.TOSICA.load(tmp_path / "model").adapt(other_batch).fingerprint
+        == adapted.fingerprint
+    )
 
 
 def test_novelty_asks_how_sure_the_model_was_before(adapted, pbmc_model, other_batch):
@@ -149,7 +164,9 @@ def test_tl_novelty_asks_so_too(adapted, pbmc_model, other_batch):
 
 
 def test_no_surer_than_right_about_held_out_cells(adapted, pbmc_model, other_batch):
-    before, after = (model.infer(other_batch).probability.mean() for model in (pbmc_model, adapted))
+    before, after = (
+        model.infer(other_batch).probability.mean() for model in (pbmc_model, adapted)
+    )
     assert after < max(adapted.held_out_accuracy_, before) + 0.02
 
 
@@ -185,7 +202,9 @@ def test_annotate_adapts_first(adapted, annotated, other_batch):
     query, model = annotated
     assert query.uns["tosica"]["model"] == adapted.fingerprint == model.fingerprint
     assert query.uns["tosica"]["adapted"].startswith("adapted to 175 cells")
-    np.testing.assert_array_equal(query.obs["tosica_prediction"].astype(str), adapted.predict(other_batch))
+    np.testing.assert_array_equal(
+        query.obs["tosica_prediction"].astype(str), adapted.predict(other_batch)
+    )
 
 
 def test_the_adapted_model_explains_its_labels(annotated):
@@ -197,26 +216,40 @@ def test_the_adapted_model_explains_its_labels(annotated):
 def test_an_adapted_model_says_what_it_is_for(adapted, other_batch, caplog):
     with caplog.at_level("INFO", "tosica"):
         adapted.annotate(other_batch, copy=True)
-    assert "for cells of another batch, take the model that it was made from" in caplog.text
+    assert (
+        "for cells of another batch, take the model that it was made from"
+        in caplog.text
+    )
 
 
 def test_the_card_says_what_the_model_learnt_from(adapted):
-    assert "adapted to 175 cells" in adapted.get_model_card(tissue="blood", license="cc-by-4.0")
+    assert "adapted to 175 cells" in adapted.get_model_card(
+        tissue="blood", license="cc-by-4.0"
+    )
 
 
 def test_labels_without_it_do_not_depend_on_other_cells(pbmc_model, other_batch):
-    every, some = pbmc_model.infer(other_batch), pbmc_model.infer(other_batch[:20].copy())
+    every, some = (
+        pbmc_model.infer(other_batch),
+        pbmc_model.infer(other_batch[:20].copy()),
+    )
     np.testing.assert_allclose(every.probabilities[:20], some.probabilities, atol=1e-5)
 
 
-def test_annotate_says_that_a_query_is_of_another_batch(pbmc_model, other_batch, pbmc_query, caplog):
+def test_annotate_says_that_a_query_is_of_another_batch(
+    pbmc_model, other_batch, pbmc_query, caplog
+):
     with caplog.at_level("INFO", "tosica"):
         pbmc_model.annotate(pbmc_query)
         assert "annotate(query, adapt=True)" not in caplog.text
         query = other_batch.copy()
         pbmc_model.annotate(query)
     assert "annotate(query, adapt=True)" in caplog.text
-    assert query.uns["tosica"]["batch_signal"] > 0.5 > pbmc_query.uns["tosica"]["batch_signal"]
+    assert (
+        query.uns["tosica"]["batch_signal"]
+        > 0.5
+        > pbmc_query.uns["tosica"]["batch_signal"]
+    )
     assert "another batch" in set(tosica.tl.check(query)["check"])
 
 
@@ -251,13 +284,20 @@ def test_a_query_of_the_same_batch_teaches_nothing(pbmc_model, pbmc_query, caplo
     assert adapted.fingerprint == pbmc_model.fingerprint
     assert adapted.training_.adaptation.n_rounds == 0
     # Another query may.
-    assert adapted.adapt(as_of_another_batch(pbmc_query)).training_.adaptation.n_rounds == 2
+    assert (
+        adapted.adapt(as_of_another_batch(pbmc_query)).training_.adaptation.n_rounds
+        == 2
+    )
 
 
 @pytest.mark.parametrize("kept", ["one type", "four cells", "one cell"])
 def test_few_cells_teach_nothing(pbmc_model, other_batch, kept, caplog):
     of_type = other_batch.obs["tosica_type"] = pbmc_model.predict(other_batch)
-    rows = {"one type": of_type == "Dendritic", "four cells": np.arange(175) < 4, "one cell": np.arange(175) < 1}[kept]
+    rows = {
+        "one type": of_type == "Dendritic",
+        "four cells": np.arange(175) < 4,
+        "one cell": np.arange(175) < 1,
+    }[kept]
     query = other_batch[rows].copy()
     with caplog.at_level("INFO", "tosica"):
         adapted = pbmc_model.adapt(query)
@@ -269,7 +309,13 @@ def test_labels_at_chance_teach_nothing(toy, toy_query, caplog):
     toy.obs["kind"] = np.random.default_rng(0).permutation(toy.obs["kind"])
     tosica.TOSICA.setup_anndata(toy, labels_key="kind")
     model = tosica.TOSICA(toy, embed_dim=8, n_heads=2)
-    model.train(max_epochs=1, train_size=0.5, check_labels=False, enable_progress_bar=False, accelerator="cpu")
+    model.train(
+        max_epochs=1,
+        train_size=0.5,
+        check_labels=False,
+        enable_progress_bar=False,
+        accelerator="cpu",
+    )
     truth = model.training_.held_out_codes[0]
     model.training_.held_out_codes = np.stack([truth, (truth + 1) % 3])
     with caplog.at_level("INFO", "tosica"):
@@ -281,12 +327,16 @@ def test_labels_at_chance_teach_nothing(toy, toy_query, caplog):
 
 
 def test_adapted_twice(adapted, other_batch):
-    with pytest.raises(ValueError, match=r"The model is adapted to 175 cells.* call adapt of the model"):
+    with pytest.raises(
+        ValueError, match=r"The model is adapted to 175 cells.* call adapt of the model"
+    ):
         adapted.adapt(other_batch)
 
 
 def test_the_reference_is_no_query(pbmc_model):
-    with pytest.raises(ValueError, match="adata is the reference that the model was trained on"):
+    with pytest.raises(
+        ValueError, match="adata is the reference that the model was trained on"
+    ):
         pbmc_model.adapt(pbmc_model.adata)
 
 

@@ -19,7 +19,12 @@ from matplotlib.colors import to_hex
 import tosica
 from tosica import TOSICA, pp
 
-SCVI_KEYS = {"obs/_scvi_batch", "obs/_scvi_labels", "uns/_scvi_manager_uuid", "uns/_scvi_uuid"}
+SCVI_KEYS = {
+    "obs/_scvi_batch",
+    "obs/_scvi_labels",
+    "uns/_scvi_manager_uuid",
+    "uns/_scvi_uuid",
+}
 
 
 # --------------------------------------------------------------------------- what is written
@@ -47,23 +52,32 @@ def test_writes_only_what_scvi_writes(toy, contents, new_keys, form):
 @pytest.mark.parametrize("ordered", [False, True])
 def test_labels_keep_the_order_of_their_categories(toy, ordered):
     """Unused categories are no labels."""
-    toy.obs["kind"] = pd.Categorical(toy.obs["kind"], ["c", "none of these", "a", "b", "nor this"], ordered=ordered)
+    toy.obs["kind"] = pd.Categorical(
+        toy.obs["kind"], ["c", "none of these", "a", "b", "nor this"], ordered=ordered
+    )
     toy.uns["kind_colors"] = ["#000001", "#000002", "#000003", "#000004", "#000005"]
     model = untrained(toy)
     assert model.labels == ["c", "a", "b"]
     assert model.module.head.out_features == 3
     state = model.registry["field_registries"]["labels"]["state_registry"]
     assert state["colors"] == ["#000001", "#000003", "#000004"]
-    np.testing.assert_array_equal(toy.obs["_scvi_labels"], toy.obs["kind"].map({"c": 0, "a": 1, "b": 2}).astype(int))
+    np.testing.assert_array_equal(
+        toy.obs["_scvi_labels"],
+        toy.obs["kind"].map({"c": 0, "a": 1, "b": 2}).astype(int),
+    )
 
 
-@pytest.mark.parametrize("name", ["?", "zzz", "Unknown"], ids=["first", "last", "Unknown"])
+@pytest.mark.parametrize(
+    "name", ["?", "zzz", "Unknown"], ids=["first", "last", "Unknown"]
+)
 def test_cells_without_a_label_are_no_class(toy, name):
     kind = toy.obs["kind"].astype(str).to_numpy(dtype=object)
     kind[:10] = name
     toy.obs["kind"] = pd.Categorical(kind)
     colors = dict(zip("abc", toy.uns["kind_colors"], strict=True)) | {name: "#eeeeee"}
-    toy.uns["kind_colors"] = [colors[category] for category in toy.obs["kind"].cat.categories]
+    toy.uns["kind_colors"] = [
+        colors[category] for category in toy.obs["kind"].cat.categories
+    ]
     model = untrained(toy, unlabeled_category=name)
     state = model.registry["field_registries"]["labels"]["state_registry"]
     assert state["colors"] == ["#aa0000", "#00bb00", "#0000cc", "#eeeeee"]
@@ -79,10 +93,14 @@ def test_without_colors_scanpys_are_taken(toy, kept):
     if kept is not None:
         toy.uns["kind_colors"] = kept
     state = untrained(toy).registry["field_registries"]["labels"]["state_registry"]
-    assert state["colors"] == list(map(to_hex, rcParams["axes.prop_cycle"].by_key()["color"][:3]))
+    assert state["colors"] == list(
+        map(to_hex, rcParams["axes.prop_cycle"].by_key()["color"][:3])
+    )
 
 
-@pytest.mark.parametrize(("n", "palette"), [(24, "default_28"), (60, "default_102"), (110, None)], ids=str)
+@pytest.mark.parametrize(
+    ("n", "palette"), [(24, "default_28"), (60, "default_102"), (110, None)], ids=str
+)
 def test_colors_of_many_labels(n, palette):
     rng = np.random.default_rng(0)
     adata = AnnData(rng.poisson(2.0, (2 * n, 12)).astype(np.float32))
@@ -97,11 +115,15 @@ def test_colors_of_many_labels(n, palette):
 
 
 def test_mask_in_another_form_under_another_key(toy):
-    expected = untrained(toy.copy()).registry["field_registries"]["mask"]["state_registry"]
+    expected = untrained(toy.copy()).registry["field_registries"]["mask"][
+        "state_registry"
+    ]
     for form in (sp.csc_matrix, np.asarray):
         toy.varm["other"] = form(toy.varm["tosica_mask"].toarray())
         toy.uns["other"] = toy.uns["tosica_mask"]
-        state = untrained(toy, mask_key="other").registry["field_registries"]["mask"]["state_registry"]
+        state = untrained(toy, mask_key="other").registry["field_registries"]["mask"][
+            "state_registry"
+        ]
         np.testing.assert_array_equal(state["genes"], expected["genes"])
         np.testing.assert_array_equal(state["indptr"], expected["indptr"])
 
@@ -109,7 +131,9 @@ def test_mask_in_another_form_under_another_key(toy):
 def test_labels_with_a_single_cell_are_warned_of(toy):
     toy.obs["kind"] = toy.obs["kind"].cat.add_categories(["rarer", "rare", "?"])
     toy.obs.loc[["cell4", "cell5", "cell6"], "kind"] = ["rare", "rarer", "?"]
-    with pytest.warns(UserWarning, match=r"single cell in adata.obs\['kind'\]: 'rare', 'rarer'"):
+    with pytest.warns(
+        UserWarning, match=r"single cell in adata.obs\['kind'\]: 'rare', 'rarer'"
+    ):
         model = untrained(toy, unlabeled_category="?")
     assert model.labels == ["a", "b", "c", "rarer", "rare"]
 
@@ -166,30 +190,78 @@ def _number(column):
 
 WRONG = {
     "labels missing": (_without("obs", "kind"), KeyError, "no column"),
-    "labels NaN": (_column("kind", _lose), ValueError, "1 cells have no label (NaN) in adata.obs['kind']"),
+    "labels NaN": (
+        _column("kind", _lose),
+        ValueError,
+        "1 cells have no label (NaN) in adata.obs['kind']",
+    ),
     "labels equal": (
         _column("kind", lambda _: "a"),
         ValueError,
         "needs at least two different labels to tell apart; found 'a'.",
     ),
-    "names of cells": (_column("kind", lambda c: c.index), ValueError, "has 90 labels for 90 cells, such as 'cell0'"),
-    "measurements": (_column("kind", lambda c: np.arange(len(c)) / 7), ValueError, "has 90 labels for 90 cells"),
-    "halves": (_column("kind", lambda c: np.arange(len(c)) // 1.5), ValueError, "are names or measurements of cells"),
+    "names of cells": (
+        _column("kind", lambda c: c.index),
+        ValueError,
+        "has 90 labels for 90 cells, such as 'cell0'",
+    ),
+    "measurements": (
+        _column("kind", lambda c: np.arange(len(c)) / 7),
+        ValueError,
+        "has 90 labels for 90 cells",
+    ),
+    "halves": (
+        _column("kind", lambda c: np.arange(len(c)) // 1.5),
+        ValueError,
+        "are names or measurements of cells",
+    ),
     "same text": (
         _column("kind", _number),
         ValueError,
         "adata.obs['kind'] has different labels with the same text ('1')",
     ),
-    "lists": (_column("kind", lambda c: [[name] for name in c]), TypeError, "adata.obs['kind'] holds lists, tuples"),
-    "NaN": (_x(lambda x: np.where(x == x.max(), np.nan, x)), ValueError, "adata.X holds NaN (first in cell "),
+    "lists": (
+        _column("kind", lambda c: [[name] for name in c]),
+        TypeError,
+        "adata.obs['kind'] holds lists, tuples",
+    ),
+    "NaN": (
+        _x(lambda x: np.where(x == x.max(), np.nan, x)),
+        ValueError,
+        "adata.X holds NaN (first in cell ",
+    ),
     "scaled": (_scaled, ValueError, "adata.layers['counts'] (layer='counts')"),
     "zero": (_x(np.zeros_like), ValueError, "adata.X is the same in every cell"),
-    "not log": (_x(lambda x: 3.3 * x**1.7), ValueError, "neither counts nor log-normalised"),
-    "no mask": (_without("varm", "tosica_mask"), KeyError, "call tosica.pp.build_mask(adata) first."),
-    "no mask in uns": (_without("uns", "tosica_mask"), KeyError, "There is no mask in adata.varm['tosica_mask'] and"),
-    "other mask": (_mask_of_others, ValueError, "has 4 gene sets and adata.uns['tosica_mask'] names 1"),
-    "empty set": (_mask_emptied, ValueError, "1 gene sets of adata.varm['tosica_mask'] have no gene in adata ('beta')"),
-    "batch NaN": (_column("donor", _lose), ValueError, "adata.obs['donor'] has cells without a batch (NaN)."),
+    "not log": (
+        _x(lambda x: 3.3 * x**1.7),
+        ValueError,
+        "neither counts nor log-normalised",
+    ),
+    "no mask": (
+        _without("varm", "tosica_mask"),
+        KeyError,
+        "call tosica.pp.build_mask(adata) first.",
+    ),
+    "no mask in uns": (
+        _without("uns", "tosica_mask"),
+        KeyError,
+        "There is no mask in adata.varm['tosica_mask'] and",
+    ),
+    "other mask": (
+        _mask_of_others,
+        ValueError,
+        "has 4 gene sets and adata.uns['tosica_mask'] names 1",
+    ),
+    "empty set": (
+        _mask_emptied,
+        ValueError,
+        "1 gene sets of adata.varm['tosica_mask'] have no gene in adata ('beta')",
+    ),
+    "batch NaN": (
+        _column("donor", _lose),
+        ValueError,
+        "adata.obs['donor'] has cells without a batch (NaN).",
+    ),
     "batch missing": (_without("obs", "donor"), KeyError, "no column"),
 }
 
@@ -204,7 +276,18 @@ def test_wrong_input_is_refused_and_left_alone(toy, contents, change, error, sen
 
 
 # What means "no label", and other spellings of label "a".
-NO_LABELS = ["nan", "NA", "unknown", "Unassigned", " ", "n/a", "Unknown", "None", "no_label", "#N/A"]
+NO_LABELS = [
+    "nan",
+    "NA",
+    "unknown",
+    "Unassigned",
+    " ",
+    "n/a",
+    "Unknown",
+    "None",
+    "no_label",
+    "#N/A",
+]
 SPELLINGS = ["a ", " A", "A", "\ta"]
 
 
@@ -230,7 +313,9 @@ def test_missing_values_beside_the_unlabeled_category(toy, given):
     assert list(toy.obs["_scvi_labels"][:6]) == [3] * 6
 
 
-@pytest.mark.parametrize("of", [slice(0, 60), np.arange(90) % 2 == 0, [5, 3, *range(20, 60)]])
+@pytest.mark.parametrize(
+    "of", [slice(0, 60), np.arange(90) % 2 == 0, [5, 3, *range(20, 60)]]
+)
 def test_a_view_becomes_data_of_its_own(toy, of):
     part = toy[of]
     TOSICA.setup_anndata(part, labels_key="kind")
@@ -246,8 +331,12 @@ def test_two_columns_of_one_name_are_refused(toy, key):
 
 
 def test_features_beside_genes_are_named(toy):
-    toy.var["feature_types"] = ["Antibody Capture"] * 3 + ["CRISPR Guide Capture"] + ["Gene Expression"] * 26
-    with pytest.warns(UserWarning, match=r"\(3 'Antibody Capture', 1 'CRISPR Guide Capture'\)"):
+    toy.var["feature_types"] = (
+        ["Antibody Capture"] * 3 + ["CRISPR Guide Capture"] + ["Gene Expression"] * 26
+    )
+    with pytest.warns(
+        UserWarning, match=r"\(3 'Antibody Capture', 1 'CRISPR Guide Capture'\)"
+    ):
         TOSICA.setup_anndata(toy, labels_key="kind")
 
 
@@ -263,7 +352,9 @@ def rare(toy):
     return toy
 
 
-def test_rare_labels_are_unlabeled_and_named(rare, toy_query, train, caplog, contents, tmp_path):
+def test_rare_labels_are_unlabeled_and_named(
+    rare, toy_query, train, caplog, contents, tmp_path
+):
     before = contents(rare)["obs/kind"]
     model = train(rare, setup={"min_cells": 3})
     assert "min_cells=3 cells are left out ('one' with 1, 'two' with 2)" in caplog.text
@@ -283,19 +374,26 @@ def test_rare_labels_are_unlabeled_and_named(rare, toy_query, train, caplog, con
     assert loaded.training_.label_counts["three"] == 2
     # Labels that the model lacks are left out only where they are rare.
     rare.obs.loc[["cell5", "cell6", "cell7"], "kind"] = "new"
-    with pytest.raises(ValueError, match="has labels that the model does not know: 'new'"):
+    with pytest.raises(
+        ValueError, match="has labels that the model does not know: 'new'"
+    ):
         TOSICA.load(tmp_path / "model", adata=rare)
 
 
 def test_by_default_no_label_is_left_out(rare, caplog):
     with (
         caplog.at_level(logging.INFO, "tosica"),
-        pytest.warns(UserWarning, match=r"single cell in adata.obs\['kind'\]: 'one'.*min_cells=2"),
+        pytest.warns(
+            UserWarning, match=r"single cell in adata.obs\['kind'\]: 'one'.*min_cells=2"
+        ),
     ):
         TOSICA.setup_anndata(rare, labels_key="kind")
     assert "left out" not in caplog.text
     assert len(TOSICA(rare).labels) == 6
-    with pytest.raises(ValueError, match="different labels of min_cells=50 cells or more to tell apart; found none"):
+    with pytest.raises(
+        ValueError,
+        match="different labels of min_cells=50 cells or more to tell apart; found none",
+    ):
         TOSICA.setup_anndata(rare, labels_key="kind", min_cells=50)
 
 
@@ -310,9 +408,21 @@ TYPES = {
     "floats": (lambda kind: kind.cat.codes / 2, "float64", False),
     "nullable": (lambda kind: kind.cat.codes.astype("Int64"), "int64", False),
     "objects": (lambda kind: kind.cat.codes.astype(object), "int64", False),
-    "categorical integers": (lambda kind: kind.cat.rename_categories([3, 1, 2]), "int64", False),
-    "ordered integers": (lambda kind: kind.cat.rename_categories([3, 1, 2]).cat.as_ordered(), "int64", True),
-    "ordered text": (lambda kind: kind.cat.rename_categories(ORDER).cat.as_ordered(), None, True),
+    "categorical integers": (
+        lambda kind: kind.cat.rename_categories([3, 1, 2]),
+        "int64",
+        False,
+    ),
+    "ordered integers": (
+        lambda kind: kind.cat.rename_categories([3, 1, 2]).cat.as_ordered(),
+        "int64",
+        True,
+    ),
+    "ordered text": (
+        lambda kind: kind.cat.rename_categories(ORDER).cat.as_ordered(),
+        None,
+        True,
+    ),
     "text": (lambda kind: kind.astype(str), None, False),
 }
 
@@ -322,7 +432,9 @@ def known(adata, name):
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_predictions_have_the_type_of_the_labels(toy, toy_query, train, fast_plan, tmp_path, name):
+def test_predictions_have_the_type_of_the_labels(
+    toy, toy_query, train, fast_plan, tmp_path, name
+):
     _, dtype, ordered = TYPES[name]
     truth = known(toy_query, name)
     toy.obs["kind"] = known(toy, name)
@@ -349,7 +461,10 @@ def test_predictions_have_the_type_of_the_labels(toy, toy_query, train, fast_pla
     assert again.predict(toy_query).tolist() == found.tolist()
 
 
-@pytest.mark.parametrize(("name", "ending"), [("integers", "zarr"), ("booleans", "h5ad"), ("ordered text", "h5ad")])
+@pytest.mark.parametrize(
+    ("name", "ending"),
+    [("integers", "zarr"), ("booleans", "h5ad"), ("ordered text", "h5ad")],
+)
 @pytest.mark.filterwarnings("ignore::UserWarning:zarr")
 def test_files_hold_the_type(toy, toy_query, train, tmp_path, name, ending):
     toy.obs["kind"] = known(toy, name)
@@ -375,7 +490,9 @@ def test_numbers_become_text_beside_unknown(toy, toy_query, train, caplog, tmp_p
     ) in caplog.messages
     toy_query.write_h5ad(tmp_path / "query.h5ad")
     # In an order, it is the last.
-    toy.obs["kind"] = pd.Categorical(toy.obs["kind"].map({3: "young", 4: "old", 5: "Alt"}), ORDER, ordered=True)
+    toy.obs["kind"] = pd.Categorical(
+        toy.obs["kind"].map({3: "young", 4: "old", 5: "Alt"}), ORDER, ordered=True
+    )
     train(toy).annotate(toy_query, cutoff=0.9)
     prediction = toy_query.obs["tosica_prediction"]
     assert prediction.cat.ordered

@@ -25,7 +25,9 @@ LABELS = np.arange(N_CELLS) % 3
 def make_sets(n_others=40, seed=0):
     """Planted sets among others of genes that say nothing of labels."""
     rng = np.random.default_rng(seed)
-    sets = {f"other {i}": rng.choice(np.arange(24, 100), 8, False) for i in range(n_others)}
+    sets = {
+        f"other {i}": rng.choice(np.arange(24, 100), 8, False) for i in range(n_others)
+    }
     # In the midst of the others, so that their place does not tell.
     names = [*list(sets)[: n_others // 2], *PLANTED, *list(sets)[n_others // 2 :]]
     return {name: NAMES[list({**sets, **PLANTED}[name])].tolist() for name in names}
@@ -40,7 +42,10 @@ def make(seed=0, labels=LABELS):
     rate[:, 100:110] *= rng.gamma(1.0, 2.0, (N_CELLS, 1))
     rate[:, 115:] = 0
     adata = ad.AnnData(sp.csr_matrix(rng.poisson(rate).astype(np.float32)))
-    adata.obs_names, adata.var_names = [f"cell{i}" for i in range(N_CELLS)], NAMES.tolist()
+    adata.obs_names, adata.var_names = (
+        [f"cell{i}" for i in range(N_CELLS)],
+        NAMES.tolist(),
+    )
     adata.obs["kind"] = pd.Categorical(np.array(["a", "b", "c"])[labels])
     return adata
 
@@ -99,25 +104,36 @@ def test_chosen_sets_keep_the_order_of_the_candidates(reference, caplog):
     said = f"TOSICA: 10 of 43 gene sets and {n_modules} modules of genes that none of them holds are tokens"
     assert said in caplog.messages
     columns = state_of(model)["columns"]
-    assert reference.uns["tosica_mask"]["gene_sets"][columns[:10]].tolist() == model.gene_sets[:10]
+    assert (
+        reference.uns["tosica_mask"]["gene_sets"][columns[:10]].tolist()
+        == model.gene_sets[:10]
+    )
     assert (columns[10:] == -1).all()
     assert state_of(model)["n_modules"] == n_modules
     names = reference.uns["tosica_mask"]["gene_sets"].tolist()
     chosen = [name for name in model.gene_sets if not name.startswith("module: ")]
     assert len(chosen) == 10
     assert set(PLANTED) <= set(chosen)
-    assert [names.index(name) for name in chosen] == sorted(names.index(name) for name in chosen)
+    assert [names.index(name) for name in chosen] == sorted(
+        names.index(name) for name in chosen
+    )
     mask = reference.varm["tosica_mask"].toarray()
     for name in chosen:
-        np.testing.assert_array_equal(members_of(model)[name], np.flatnonzero(mask[:, names.index(name)]))
+        np.testing.assert_array_equal(
+            members_of(model)[name], np.flatnonzero(mask[:, names.index(name)])
+        )
 
 
 @pytest.mark.parametrize("max_gene_sets", [3, 43, None])
 def test_every_expressed_gene_is_in_a_token(reference, max_gene_sets):
     model = model_of(reference, max_gene_sets=max_gene_sets)
     tokens = members_of(model)
-    modules = {name: genes for name, genes in tokens.items() if name.startswith("module: ")}
-    of_sets = np.unique(np.concatenate([g for name, g in tokens.items() if name not in modules]))
+    modules = {
+        name: genes for name, genes in tokens.items() if name.startswith("module: ")
+    }
+    of_sets = np.unique(
+        np.concatenate([g for name, g in tokens.items() if name not in modules])
+    )
     of_modules = np.concatenate(list(modules.values()))
     expressed = np.flatnonzero(reference.X.toarray().std(0) > 0)
     assert len(expressed) == 115
@@ -130,7 +146,9 @@ def test_every_expressed_gene_is_in_a_token(reference, max_gene_sets):
         assert (np.diff(genes) > 0).all()
     if max_gene_sets != 3:
         # All are taken, and genes that vary together are a module.
-        assert model.gene_sets[:43] == reference.uns["tosica_mask"]["gene_sets"].tolist()
+        assert (
+            model.gene_sets[:43] == reference.uns["tosica_mask"]["gene_sets"].tolist()
+        )
         ((name, genes),) = modules.items()
         assert set(range(100, 110)) <= set(genes)
         assert set(name.removeprefix("module: ").split(", ")) <= set(NAMES[100:110])
@@ -140,7 +158,10 @@ def test_the_same_cells_have_the_same_tokens(reference):
     """Whatever labels are called, and however the matrix is kept."""
     expected, counts = members_of(model_of(reference.copy())), reference.X.toarray()
     reference.obs["kind"] = reference.obs["kind"].cat.rename_categories({"a": "z"})
-    for x in (counts.astype(np.float64), np.log1p(1e4 * counts / counts.sum(1, keepdims=True))):
+    for x in (
+        counts.astype(np.float64),
+        np.log1p(1e4 * counts / counts.sum(1, keepdims=True)),
+    ):
         reference.X = x
         found = members_of(model_of(reference))
         assert list(found) == list(expected)
@@ -148,7 +169,9 @@ def test_the_same_cells_have_the_same_tokens(reference):
             np.testing.assert_array_equal(found[name], genes)
     reference.layers["counts"], reference.X = counts, -counts
     TOSICA.setup_anndata(reference, labels_key="kind", layer="counts")
-    assert TOSICA(reference, embed_dim=8, n_heads=2, max_gene_sets=6).gene_sets == list(expected)
+    assert TOSICA(reference, embed_dim=8, n_heads=2, max_gene_sets=6).gene_sets == list(
+        expected
+    )
     model = TOSICA(reference, embed_dim=8, n_heads=2, max_gene_sets=6, modules=False)
     assert (len(model.gene_sets), state_of(model)["n_modules"]) == (6, 0)
 
@@ -194,7 +217,10 @@ def test_some_labelled_cells_are_drawn_from(reference, monkeypatch):
 
 def test_two_models_of_one_reference(reference):
     """Each chooses by itself; neither changes the other's or the manager's registry."""
-    few, many = model_of(reference, max_gene_sets=3), model_of(reference, max_gene_sets=20)
+    few, many = (
+        model_of(reference, max_gene_sets=3),
+        model_of(reference, max_gene_sets=20),
+    )
     assert len(few.gene_sets) != len(many.gene_sets)
     assert sum(not name.startswith("module") for name in few.gene_sets) == 3
     assert quick(few).get_attention(reference).shape[1] == len(few.gene_sets)
@@ -205,7 +231,10 @@ def test_more_tokens_than_memory_allows(reference, monkeypatch):
     # 64 bytes a pair of tokens: a machine of so little memory has room for ten.
     sizes = {"SC_PAGE_SIZE": 64, "SC_PHYS_PAGES": 100}
     monkeypatch.setattr(os, "sysconf", sizes.__getitem__)
-    with pytest.raises(ValueError, match=r"43 tokens are more than .*: choose at most 10 with max_gene_sets"):
+    with pytest.raises(
+        ValueError,
+        match=r"43 tokens are more than .*: choose at most 10 with max_gene_sets",
+    ):
         model_of(reference, max_gene_sets=None, modules=False)
     assert len(model_of(reference, max_gene_sets=10, modules=False).gene_sets) == 10
     # Where nobody says how much memory there is, nothing is refused.
@@ -227,7 +256,9 @@ def test_training_goes_on_with_the_same_tokens(reference, tmp_path, monkeypatch)
     assert loaded.gene_sets == model.gene_sets
     for name, genes in members_of(model).items():
         np.testing.assert_array_equal(members_of(loaded)[name], genes)
-    pd.testing.assert_frame_equal(loaded.get_linear_weights(), model.get_linear_weights())
+    pd.testing.assert_frame_equal(
+        loaded.get_linear_weights(), model.get_linear_weights()
+    )
     expected = model.predict(other, soft=True)
     pd.testing.assert_frame_equal(loaded.predict(soft=True), expected)
     quick(loaded)

@@ -20,7 +20,10 @@ from tosica import TOSICA, pp
 
 def seen_by(model, query, **kwargs):
     """Probabilities and attention."""
-    return (model.predict(query, soft=True, **kwargs).to_numpy(), model.get_attention(query, **kwargs).to_numpy())
+    return (
+        model.predict(query, soft=True, **kwargs).to_numpy(),
+        model.get_attention(query, **kwargs).to_numpy(),
+    )
 
 
 def assert_same(first, second, *, tolerance=1e-5):
@@ -44,12 +47,21 @@ def test_labels_and_probabilities(toy_model, pbmc_model, pbmc_query, contents):
     assert table.idxmax(axis=1).to_numpy().tolist() == labels.tolist()
     assert contents(pbmc_query) == before
     for size in (1, 7):
-        assert_same(seen_by(pbmc_model, pbmc_query, batch_size=size), seen_by(pbmc_model, pbmc_query))
-    np.testing.assert_array_equal(toy_model.predict(), toy_model.predict(toy_model.adata))
+        assert_same(
+            seen_by(pbmc_model, pbmc_query, batch_size=size),
+            seen_by(pbmc_model, pbmc_query),
+        )
+    np.testing.assert_array_equal(
+        toy_model.predict(), toy_model.predict(toy_model.adata)
+    )
     assert len(toy_model.get_attention()) == 90
 
 
-@pytest.mark.parametrize("indices", [[5, 0, 17], np.array([3]), np.arange(60) % 7 == 0, slice(4, 9)], ids=repr)
+@pytest.mark.parametrize(
+    "indices",
+    [[5, 0, 17], np.array([3]), np.arange(60) % 7 == 0, slice(4, 9)],
+    ids=repr,
+)
 def test_indices(toy_model, toy_query, indices):
     whole = toy_model.predict(toy_query, soft=True)
     expected = whole.iloc[np.arange(60)[indices]]
@@ -92,7 +104,10 @@ def test_gene_weights_are_those_of_the_module(pbmc_model, pbmc_ref, how):
     table = pbmc_model.get_gene_weights(how)
     embedding = pbmc_model.module.embedding
     mask = np.zeros((765, embedding.n_tokens), dtype=bool)
-    mask[embedding.genes, np.repeat(np.arange(embedding.n_tokens), embedding.indptr.diff())] = True
+    mask[
+        embedding.genes,
+        np.repeat(np.arange(embedding.n_tokens), embedding.indptr.diff()),
+    ] = True
     np.testing.assert_array_equal(mask[:, :30], pbmc_ref.varm["tosica_mask"].toarray())
     # Every gene that varies is in a gene set or in one module.
     varies = pbmc_ref.X.toarray().std(0) > 0
@@ -113,15 +128,23 @@ def test_gene_weights_are_those_of_the_module(pbmc_model, pbmc_ref, how):
 def test_repr_tells_the_facts(toy, pbmc_model):
     text, module = repr(pbmc_model), pbmc_model.module
     assert text.startswith("TOSICA model, trained (12 epochs)")
-    assert f"gene sets: 30 of human_gobp (human), and {len(pbmc_model.gene_sets) - 30} modules\n" in text
+    assert (
+        f"gene sets: 30 of human_gobp (human), and {len(pbmc_model.gene_sets) - 30} modules\n"
+        in text
+    )
     assert "765, read as log-normalised expression" in text
     assert "10 (CD4+/CD25 T Reg, " in text
     assert ", …)" in text
     assert "width 16, 4 heads, 2 layers" in text
     assert text.endswith("parameters; beside it a linear branch")
     # What the weights of gene sets are padded with is no parameter.
-    padding = sum(w.numel() for w in module.embedding.weights) - module.embedding.pair_weights().numel()
-    assert f"{sum(p.numel() for p in module.parameters()) - padding:,} parameters" in text
+    padding = (
+        sum(w.numel() for w in module.embedding.weights)
+        - module.embedding.pair_weights().numel()
+    )
+    assert (
+        f"{sum(p.numel() for p in module.parameters()) - padding:,} parameters" in text
+    )
     pp.build_mask(toy, {"s": toy.var_names[:9]}, n_unannotated=2)
     TOSICA.setup_anndata(toy, labels_key="kind")
     text = repr(TOSICA(toy, embed_dim=8, n_heads=2, n_layers=1, linear=False))
@@ -136,7 +159,10 @@ def test_repr_tells_the_facts(toy, pbmc_model):
 # --------------------------------------------------------------------------- queries as they come
 
 
-@settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=6,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(
     seed=st.integers(0, 1000),
     batch_size=st.integers(1, 90),
@@ -144,7 +170,9 @@ def test_repr_tells_the_facts(toy, pbmc_model):
     dtype=st.sampled_from(["float32", "float64", "int32", "int64", "uint16"]),
     data=st.data(),
 )
-def test_order_of_genes_and_cells_and_other_genes(toy_model, toy_query, seed, batch_size, n_extra, dtype, data):
+def test_order_of_genes_and_cells_and_other_genes(
+    toy_model, toy_query, seed, batch_size, n_extra, dtype, data
+):
     expected = seen_by(toy_model, toy_query)
     rng = np.random.default_rng(seed)
     extra = sp.csr_matrix(rng.poisson(3, (60, n_extra)).astype(np.float32))
@@ -185,27 +213,42 @@ def test_the_linear_branch_expects_what_it_can_of_missing_genes(pbmc_model, pbmc
         measured = torch.rand(x.shape[1]) > 0.3
         expected = module.linear(x * measured, measured)
         nothing = module.linear(x * measured)
-        assert (expected - whole).square().mean() < 0.5 * (nothing - whole).square().mean()
+        assert (expected - whole).square().mean() < 0.5 * (
+            nothing - whole
+        ).square().mean()
     # What annotate and predict give is what comes of that.
     lacking = pbmc_query[:, pbmc_model.get_var_names()[measured.numpy()]].copy()
     with torch.no_grad():
-        logits = module.annotate(x * measured, attention=False, measured=measured).logits
+        logits = module.annotate(
+            x * measured, attention=False, measured=measured
+        ).logits
         expected = module.probabilities(logits).numpy()
-    np.testing.assert_allclose(pbmc_model.predict(lacking, soft=True), expected, atol=1e-5)
+    np.testing.assert_allclose(
+        pbmc_model.predict(lacking, soft=True), expected, atol=1e-5
+    )
     pbmc_model.annotate(lacking, probabilities=True)
-    np.testing.assert_allclose(lacking.obsm["tosica_probabilities"], expected, atol=1e-5)
+    np.testing.assert_allclose(
+        lacking.obsm["tosica_probabilities"], expected, atol=1e-5
+    )
     # Processors compute in single precision anyway.
-    same = pbmc_model.annotate(lacking, probabilities=True, precision="bf16-mixed", copy=True)
+    same = pbmc_model.annotate(
+        lacking, probabilities=True, precision="bf16-mixed", copy=True
+    )
     np.testing.assert_array_equal(same.obsm["X_tosica"], lacking.obsm["X_tosica"])
     assert same.obs.equals(lacking.obs)
 
 
 def test_queries_that_are_warned_of(toy_model, toy_query):
-    with pytest.warns(UserWarning, match=r"has only 27 of the model's 30 genes \(90%\); the network sees the"):
+    with pytest.warns(
+        UserWarning,
+        match=r"has only 27 of the model's 30 genes \(90%\); the network sees the",
+    ):
         toy_model.predict(toy_query[:, 3:].copy())
     toy_query.X = toy_query.X.toarray()
     toy_query.X[[3, 9]] = 0
-    with pytest.warns(UserWarning, match="2 cells of the query express none of the model's genes"):
+    with pytest.warns(
+        UserWarning, match="2 cells of the query express none of the model's genes"
+    ):
         table = toy_model.predict(toy_query, soft=True)
     assert np.isfinite(table.to_numpy()).all()
 
@@ -248,8 +291,16 @@ def _scaled(query):
 WRONG = {
     "NaN": (_set(np.nan), ValueError, "adata.X holds NaN (first in cell 7)"),
     "infinity": (_set(-np.inf), ValueError, "adata.X holds infinity (first in cell 7)"),
-    "negative": (_set(-1), ValueError, "adata.X holds negative values (first in cell 7)"),
-    "fractions": (_change(lambda x: np.multiply(3.3, x**1.7, out=x)), ValueError, "neither counts nor log-normalised"),
+    "negative": (
+        _set(-1),
+        ValueError,
+        "adata.X holds negative values (first in cell 7)",
+    ),
+    "fractions": (
+        _change(lambda x: np.multiply(3.3, x**1.7, out=x)),
+        ValueError,
+        "neither counts nor log-normalised",
+    ),
     "no genes": (lambda query: query[:, :0].copy(), ValueError, "adata.X has no genes"),
     "few genes": (
         lambda query: query[:, :3].copy(),
@@ -273,13 +324,21 @@ WRONG = {
         "var_names of the query that the model needs are not unique ('G1'): call adata.var_names_make_unique() first.",
     ),
     "scaled": (_scaled, ValueError, "Unscaled expression is in adata.layers['cou"),
-    "cells twice": (_cells_twice, ValueError, "obs_names of the query are not unique ('cell0')"),
+    "cells twice": (
+        _cells_twice,
+        ValueError,
+        "obs_names of the query are not unique ('cell0')",
+    ),
 }
 
 
-@pytest.mark.filterwarnings("ignore:(Variable|Observation) names are not unique:UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore:(Variable|Observation) names are not unique:UserWarning"
+)
 @pytest.mark.parametrize(("change", "error", "sentence"), WRONG.values(), ids=WRONG)
-def test_wrong_query_is_refused_and_left_alone(toy_model, toy_query, contents, change, error, sentence):
+def test_wrong_query_is_refused_and_left_alone(
+    toy_model, toy_query, contents, change, error, sentence
+):
     query = change(toy_query)
     before = contents(query)
     with pytest.raises(error, match=re.escape(sentence)):
@@ -293,7 +352,9 @@ def test_column_with_the_right_names_is_used(toy_model, toy_query, caplog):
     toy_query.var_names = [f"ENSG{i:011d}" for i in range(30)]
     toy_model.annotate(toy_query)
     assert "query: genes named by var['gene_symbols'], such as 'G0'" in caplog.messages
-    assert list(toy_query.obs["tosica_prediction"]) == list(expected.obs["tosica_prediction"])
+    assert list(toy_query.obs["tosica_prediction"]) == list(
+        expected.obs["tosica_prediction"]
+    )
     np.testing.assert_array_equal(toy_query.obsm["X_tosica"], expected.obsm["X_tosica"])
 
 
@@ -306,19 +367,36 @@ def test_a_model_for_a_panel(toy, toy_query, contents, caplog, tmp_path):
     before = contents(toy)
     fit = {"gene_sets": TOY_SETS, "accelerator": "cpu", "enable_progress_bar": False}
     with caplog.at_level("INFO", "tosica"):
-        model = TOSICA.for_query(panel, toy, "kind", setup_kwargs={"batch_key": "donor"}, **fit)
+        model = TOSICA.for_query(
+            panel, toy, "kind", setup_kwargs={"batch_key": "donor"}, **fit
+        )
     assert contents(toy) == before
-    assert list(model.get_var_names()) == [name for name in toy.var_names if name in panel.var_names]
+    assert list(model.get_var_names()) == [
+        name for name in toy.var_names if name in panel.var_names
+    ]
     assert (
-        f"{100 * model.held_out_accuracy_:.1f} % of the held-out cells get their label on the 19 genes" in caplog.text
+        f"{100 * model.held_out_accuracy_:.1f} % of the held-out cells get their label on the 19 genes"
+        in caplog.text
     )
     model.annotate(panel)
-    assert (panel.obs["tosica_prediction"].astype(str) == panel.obs["kind"].astype(str)).mean() > 0.9
+    assert (
+        panel.obs["tosica_prediction"].astype(str) == panel.obs["kind"].astype(str)
+    ).mean() > 0.9
     model.save(tmp_path / "model")
-    assert TOSICA.load(tmp_path / "model").held_out_accuracy_ == model.held_out_accuracy_
-    toy.obs["kind"] = np.where(np.random.default_rng(0).random(90) < 0.9, "common", "rare")
-    with pytest.raises(ValueError, match=r"of the held-out cells get their label on the 19 genes .* the commonest one"):
+    assert (
+        TOSICA.load(tmp_path / "model").held_out_accuracy_ == model.held_out_accuracy_
+    )
+    toy.obs["kind"] = np.where(
+        np.random.default_rng(0).random(90) < 0.9, "common", "rare"
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"of the held-out cells get their label on the 19 genes .* the commonest one",
+    ):
         TOSICA.for_query(panel, toy, "kind", **fit)
     panel.var_names = [f"chr1:{i}-{i + 500}" for i in range(panel.n_vars)]
-    with pytest.raises(ValueError, match=r"has only 0 of the query's 24 genes: take a reference of the same species"):
+    with pytest.raises(
+        ValueError,
+        match=r"has only 0 of the query's 24 genes: take a reference of the same species",
+    ):
         TOSICA.for_query(panel, toy, "kind", **fit)

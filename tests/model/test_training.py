@@ -24,7 +24,11 @@ from tosica.model._training import PHASES, default_epochs
 def weights_of(model):
     """Everything that is saved, but for the mean cell, which is found once training is over."""
     state = model.module.state_dict()
-    return {name: value.numpy().copy() for name, value in state.items() if name != "baseline"}
+    return {
+        name: value.numpy().copy()
+        for name, value in state.items()
+        if name != "baseline"
+    }
 
 
 def same(first, second):
@@ -35,9 +39,16 @@ def same(first, second):
 
 
 def test_same_seed_same_weights_and_their_history(toy, train):
-    first, second = train(toy.copy(), max_epochs=4), train(toy.copy(), max_epochs=4, refit=False)
+    first, second = (
+        train(toy.copy(), max_epochs=4),
+        train(toy.copy(), max_epochs=4, refit=False),
+    )
     # The refit learns the held-out cells; what the model tells of the training before is the same.
-    assert set(first.history) == {"train_loss", "validation_loss", "validation_accuracy"}
+    assert set(first.history) == {
+        "train_loss",
+        "validation_loss",
+        "validation_accuracy",
+    }
     for name, table in first.history.items():
         assert table.columns.tolist() == [name]
         assert table.index.tolist() == [0, 1, 2, 3]
@@ -52,7 +63,9 @@ def test_same_seed_same_weights_and_their_history(toy, train):
 
 def test_last_losses_are_those_of_the_weights(toy, train):
     # Losses are the network's, whatever the linear branch adds afterwards.
-    model = train(toy, max_epochs=4, calibrate=False, refit=False, batch_size=7, linear=False)
+    model = train(
+        toy, max_epochs=4, calibrate=False, refit=False, batch_size=7, linear=False
+    )
     held = model.validation_indices
     truth = toy.obs["kind"].astype(str).to_numpy()[held]
     found = log_loss(truth, model.predict(indices=held, soft=True), labels=model.labels)
@@ -68,7 +81,9 @@ ONE_CELL = pytest.mark.filterwarnings("ignore:labels with a single cell:UserWarn
 @pytest.mark.slow
 @ONE_CELL
 @pytest.mark.parametrize("linear", [True, False])
-def test_a_label_with_a_single_cell_is_learnt_and_not_held_out(toy, toy_query, train, tmp_path, fast_plan, linear):
+def test_a_label_with_a_single_cell_is_learnt_and_not_held_out(
+    toy, toy_query, train, tmp_path, fast_plan, linear
+):
     of_c = np.flatnonzero(toy.obs["kind"] == "c")
     one = toy[np.setdiff1d(np.arange(90), of_c[1:])].copy()
     single = np.flatnonzero(one.obs["kind"] == "c")
@@ -77,7 +92,10 @@ def test_a_label_with_a_single_cell_is_learnt_and_not_held_out(toy, toy_query, t
     assert not set(single) & set(model.validation_indices)
     assert len(model.mislabeled_indices) == 0
     # One probability a held-out cell, from which the temperature is, too.
-    assert model.training_.held_out_probabilities.shape == (1, len(model.validation_indices))
+    assert model.training_.held_out_probabilities.shape == (
+        1,
+        len(model.validation_indices),
+    )
     truth = toy_query.obs["kind"].astype(str).to_numpy()
     found = model.predict(toy_query)
     assert (found == truth)[truth != "c"].mean() > 0.9
@@ -110,9 +128,13 @@ def test_labels_that_all_have_a_single_cell(toy, toy_query, train, linear):
     if linear:
         truth = toy_query.obs["kind"].astype(str).to_numpy()
         assert (model.predict(toy_query) == truth).mean() > 0.7
-    with pytest.raises(ValueError, match="no held-out cells to calibrate label sets by"):
+    with pytest.raises(
+        ValueError, match="no held-out cells to calibrate label sets by"
+    ):
         model.predict_set(toy_query)
-    with pytest.raises(ValueError, match="because no label has two cells: train without it"):
+    with pytest.raises(
+        ValueError, match="because no label has two cells: train without it"
+    ):
         train(toy[:3].copy(), early_stopping=True)
 
 
@@ -121,14 +143,22 @@ def test_references_of_any_size(n_labels, n_cells):
     """Ten cells, two labels, many labels of three cells each."""
     rng = np.random.default_rng(0)
     rates = rng.gamma(0.5, 1, (n_labels, 100))[np.repeat(np.arange(n_labels), n_cells)]
-    reference, query = (AnnData(rng.poisson(rates).astype(np.float32)) for _ in range(2))
+    reference, query = (
+        AnnData(rng.poisson(rates).astype(np.float32)) for _ in range(2)
+    )
     for adata in (reference, query):
-        adata.obs["kind"] = [f"type {i:03}" for i in np.repeat(np.arange(n_labels), n_cells)]
-    tosica.pp.build_mask(reference, {f"set {i}": reference.var_names[i::10] for i in range(10)})
+        adata.obs["kind"] = [
+            f"type {i:03}" for i in np.repeat(np.arange(n_labels), n_cells)
+        ]
+    tosica.pp.build_mask(
+        reference, {f"set {i}": reference.var_names[i::10] for i in range(10)}
+    )
     model = untrained(reference)
     model.train(accelerator="cpu", enable_progress_bar=False)
     model.annotate(query)
-    assert (query.obs["tosica_prediction"].astype(str) == query.obs["kind"]).mean() > 0.95
+    assert (
+        query.obs["tosica_prediction"].astype(str) == query.obs["kind"]
+    ).mean() > 0.95
     assert query.obs["tosica_probability"].between(1 / n_labels, 1).all()
 
 
@@ -152,9 +182,14 @@ def test_a_limit_ends_the_network(toy, train):
 def test_training_twice_goes_on(toy, toy_query, train, fast_plan):
     """In bfloat16, with validation now and then."""
     options = {"precision": "bf16-mixed", "check_val_every_n_epoch": 2}
-    model = train(toy, max_epochs=8, plan_kwargs=fast_plan | {"weight_decay": 0.3}, **options)
+    model = train(
+        toy, max_epochs=8, plan_kwargs=fast_plan | {"weight_decay": 0.3}, **options
+    )
     before, loss = weights_of(model), float(model.history["train_loss"].iloc[-1, 0])
-    assert (len(model.history["train_loss"]), len(model.history["validation_loss"])) == (8, 4)
+    assert (
+        len(model.history["train_loss"]),
+        len(model.history["validation_loss"]),
+    ) == (8, 4)
     # Weight decay spares biases, norms and the class token.
     (optimizer,) = model.trainer.optimizers
     decayed, spared = optimizer.param_groups
@@ -167,7 +202,12 @@ def test_training_twice_goes_on(toy, toy_query, train, fast_plan):
     ):
         assert {id(named[name]) for name in names} <= {id(p) for p in group["params"]}
     assert len(decayed["params"]) + len(spared["params"]) == len(named)
-    model.train(max_epochs=2, accelerator="cpu", batch_size=16, plan_kwargs={**fast_plan, "lr": 1e-4})
+    model.train(
+        max_epochs=2,
+        accelerator="cpu",
+        batch_size=16,
+        plan_kwargs={**fast_plan, "lr": 1e-4},
+    )
     assert not same(before, weights_of(model))
     table = model.history["train_loss"]
     assert table.index.tolist() == list(range(10))
@@ -191,8 +231,15 @@ class Losses(Callback):
 def test_early_stopping_goes_back_to_the_best_weights(toy, train):
     losses = Losses()
     # Far too large a step, so that the loss soon rises.
-    stopping = {"max_epochs": 60, "early_stopping": True, "early_stopping_patience": 3, "plan_kwargs": {"lr": 0.1}}
-    model = train(toy, **stopping, calibrate=False, refit=False, linear=False, callbacks=[losses])
+    stopping = {
+        "max_epochs": 60,
+        "early_stopping": True,
+        "early_stopping_patience": 3,
+        "plan_kwargs": {"lr": 0.1},
+    }
+    model = train(
+        toy, **stopping, calibrate=False, refit=False, linear=False, callbacks=[losses]
+    )
     values = [loss for loss, _ in losses.seen]
     best = int(np.argmin(values))
     assert len(values) == best + 1 + 3 < 60
@@ -234,12 +281,17 @@ def test_training_that_cannot_be(toy, arguments, error, word):
 )
 def test_hiding_makes_steps_random(toy, hidden, changes):
     module = untrained(toy).module
-    plan = TrainingPlan(module, TrainingPlanConfig(**{"gene_dropout": 0.0, "token_dropout": 0.0, **hidden}))
+    plan = TrainingPlan(
+        module,
+        TrainingPlanConfig(**{"gene_dropout": 0.0, "token_dropout": 0.0, **hidden}),
+    )
     module.train()
     plan.log = lambda *args, **kwargs: None
     batch = {
         "X": torch.from_numpy(toy.X[:30].toarray()),
-        "labels": torch.from_numpy(toy.obs["kind"].cat.codes.to_numpy(dtype=np.int64)[:30, None]),
+        "labels": torch.from_numpy(
+            toy.obs["kind"].cat.codes.to_numpy(dtype=np.int64)[:30, None]
+        ),
     }
     losses = {plan.training_step(batch, 0).item() for _ in range(5)}
     assert (len(losses) > 1) is changes
@@ -252,7 +304,9 @@ def test_label_smoothing_is_part_of_the_training_loss_only(toy):
     logged = {}
     losses = {}
     for smoothing in (0.0, 0.3):
-        config = TrainingPlanConfig(gene_dropout=0, token_dropout=0, label_smoothing=smoothing)
+        config = TrainingPlanConfig(
+            gene_dropout=0, token_dropout=0, label_smoothing=smoothing
+        )
         plan = TrainingPlan(module, config)
         plan.log = lambda name, value, **kwargs: logged.update({name: value.item()})
         losses[smoothing] = plan.training_step(batch, 0).item()
@@ -273,7 +327,9 @@ def test_one_line_says_how_it_went(toy, train, caplog, capsys):
     line = rf"train: {n_epochs} epochs{re.escape(early)} on 90 cells in [\d:]+; validation accuracy [\d.]+% \(9 cells\)"
     assert re.fullmatch(line, said[0])
     # Neither Lightning nor the early stopping of scvi-tools says anything.
-    assert {record.name for record in caplog.records if "Seed" not in record.message} == {"tosica"}
+    assert {
+        record.name for record in caplog.records if "Seed" not in record.message
+    } == {"tosica"}
     assert capsys.readouterr().out == ""
 
 
@@ -328,19 +384,34 @@ def test_parts_can_be_replaced(toy):
 
     Own.setup_anndata(toy, labels_key="kind")
     model = Own(toy, embed_dim=8, n_heads=2)
-    model.train(max_epochs=1, batch_size=16, accelerator="cpu", enable_progress_bar=False)
+    model.train(
+        max_epochs=1, batch_size=16, accelerator="cpu", enable_progress_bar=False
+    )
     assert Plan.n_steps == 6
     assert not model.training_.refitted
 
 
 @pytest.mark.parametrize(
-    ("poor", "weight"), [("network", 1000), ("linear branch", 0), ("doubt of the branch", 1), ("neither", 16.9)]
+    ("poor", "weight"),
+    [
+        ("network", 1000),
+        ("linear branch", 0),
+        ("doubt of the branch", 1),
+        ("neither", 16.9),
+    ],
 )
-def test_held_out_cells_choose_the_share_of_the_network(toy, train, monkeypatch, poor, weight, caplog):
+def test_held_out_cells_choose_the_share_of_the_network(
+    toy, train, monkeypatch, poor, weight, caplog
+):
     def damage(state):
         network, line = state.model.module.head.weight, state.linear._fitted[0].weights
-        noise = np.random.default_rng(0).normal(size=line.shape) * 2 * np.abs(line).mean()
-        damages = {"network": lambda: network.data.mul_(-1000), "linear branch": lambda: np.negative(line, line)}
+        noise = (
+            np.random.default_rng(0).normal(size=line.shape) * 2 * np.abs(line).mean()
+        )
+        damages = {
+            "network": lambda: network.data.mul_(-1000),
+            "linear branch": lambda: np.negative(line, line),
+        }
         # Right as often, and less sure: only the likelihood tells.
         damages["doubt of the branch"] = lambda: np.add(line, noise, line)
         damages.get(poor, int)()
@@ -348,5 +419,7 @@ def test_held_out_cells_choose_the_share_of_the_network(toy, train, monkeypatch,
     monkeypatch.setattr(TOSICA, "_training_phases", (*PHASES[:7], damage, *PHASES[7:9]))
     model = train(toy, max_epochs=10, train_size=0.5)
     assert model.module.temperature.item() == pytest.approx(1 + weight, rel=0.3)
-    assert (poor == "linear branch") == (not model.get_linear_weights().to_numpy().any())
+    assert (poor == "linear branch") == (
+        not model.get_linear_weights().to_numpy().any()
+    )
     assert ("labelled better without the network" in caplog.text) == (poor == "network")

@@ -28,7 +28,11 @@ from tosica.module import Encoder, MaskedEmbedding
 def ref(toy):
     """A reference with a mask from a network, one of whose regulators has no weights."""
     rng = np.random.default_rng(0)
-    rows = [(name, gene, rng.choice([-1.0, 1.0]) * 2) for name, genes in TOY_SETS.items() for gene in genes]
+    rows = [
+        (name, gene, rng.choice([-1.0, 1.0]) * 2)
+        for name, genes in TOY_SETS.items()
+        for gene in genes
+    ]
     network = pd.DataFrame(rows, columns=["source", "target", "weight"])
     network.loc[network["source"] == "gamma", "weight"] = np.nan
     tosica.pp.build_mask(toy, network)
@@ -57,12 +61,16 @@ def test_sets_with_weights_start_as_weighted_sums(ref, n_sets):
         wanted = weights[genes[inside], columns.index(name)]
         # One direction, times the weights.
         direction = now.numpy() / wanted[:, None]
-        np.testing.assert_allclose(direction, np.broadcast_to(direction[:1], direction.shape), rtol=1e-4)
+        np.testing.assert_allclose(
+            direction, np.broadcast_to(direction[:1], direction.shape), rtol=1e-4
+        )
         # As large as what was drawn: a third is the variance of numbers between -1 and 1.
         assert now.square().sum(0).mean().item() == pytest.approx(1 / 3, abs=0.25)
 
 
-def test_the_networks_weights_come_before_the_regressions(ref, toy_query, tmp_path, monkeypatch):
+def test_the_networks_weights_come_before_the_regressions(
+    ref, toy_query, tmp_path, monkeypatch
+):
     model = tosica.TOSICA(ref, embed_dim=16)
     model.start_from_network()
     monkeypatch.setattr(MaskedEmbedding, "init_from_linear", None)
@@ -83,9 +91,13 @@ def test_mask_without_weights(toy):
 
 
 def test_weights_of_zero_and_none_leave_finite_weights():
-    embedding = MaskedEmbedding(np.array([0, 2, 4, 6]), np.array([0, 1, 0, 2, 1, 2]), 3, 4)
+    embedding = MaskedEmbedding(
+        np.array([0, 2, 4, 6]), np.array([0, 1, 0, 2, 1, 2]), 3, 4
+    )
     before = embedding.pair_weights().detach().clone()
-    embedding.start_from(np.array([0.0, 0.0, np.nan, np.nan, 0.0, 2.0], dtype=np.float32))
+    embedding.start_from(
+        np.array([0.0, 0.0, np.nan, np.nan, 0.0, 2.0], dtype=np.float32)
+    )
     now = embedding.pair_weights().detach()
     assert torch.isfinite(now).all()
     assert torch.equal(now[:4], before[:4])
@@ -104,7 +116,9 @@ def test_compiled_steps_are_the_same_steps():
     expected = {name: p.grad.clone() for name, p in encoder.named_parameters()}
     encoder.zero_grad()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's compiler has much to say of its own parts
+        warnings.simplefilter(
+            "ignore"
+        )  # torch's compiler has much to say of its own parts
         with _device.compiled(encoder, torch.device("cpu")):
             assert "forward" in vars(encoder)
             encoder(tokens)[0].square().sum().backward()
@@ -122,7 +136,10 @@ def test_without_a_compiler_there_is_one_warning(toy, toy_query, train, monkeypa
 
     expected = train(toy, max_epochs=1).predict(toy_query, soft=True)
     monkeypatch.setattr(torch, "compile", no_compiler)
-    with pytest.warns(UserWarning, match=r"compile=True has no effect.*\(No working C\+\+ compiler found\)") as caught:
+    with pytest.warns(
+        UserWarning,
+        match=r"compile=True has no effect.*\(No working C\+\+ compiler found\)",
+    ) as caught:
         model = train(toy, max_epochs=1, compile=True)
     assert sum("compile" in str(w.message) for w in caught) == 1
     assert (model.predict(toy_query, soft=True) == expected).all(axis=None)
@@ -131,7 +148,10 @@ def test_without_a_compiler_there_is_one_warning(toy, toy_query, train, monkeypa
 def test_the_encoder_is_given_back_after_a_failure(monkeypatch):
     encoder = Encoder(8, 2, 1)
     monkeypatch.setattr(torch, "compile", lambda function: function)
-    with pytest.raises(KeyboardInterrupt), _device.compiled(encoder, torch.device("cpu")):
+    with (
+        pytest.raises(KeyboardInterrupt),
+        _device.compiled(encoder, torch.device("cpu")),
+    ):
         raise KeyboardInterrupt
     assert "forward" not in vars(encoder)
 
@@ -148,7 +168,9 @@ def test_a_card_gives_what_the_processor_gives(toy, toy_query, train, precision)
     model.to_device("cpu")
     expected = model.annotate(toy_query, probabilities=True, copy=True)
     for name in expected.obsm:
-        np.testing.assert_allclose(on_card.obsm[name], expected.obsm[name], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(
+            on_card.obsm[name], expected.obsm[name], rtol=0, atol=1e-5
+        )
 
 
 # --------------------------------------------------------------------------- threads
@@ -162,7 +184,9 @@ def three_threads():
     torch.set_num_threads(before)
 
 
-def test_the_number_of_threads_changes_nothing(pbmc_ref, pbmc_query, pbmc_model, three_threads):
+def test_the_number_of_threads_changes_nothing(
+    pbmc_ref, pbmc_query, pbmc_model, three_threads
+):
     """Neither weights nor results, and is left as it was."""
     states, results = [], []
     for n_threads in (1, 3):
@@ -170,7 +194,9 @@ def test_the_number_of_threads_changes_nothing(pbmc_ref, pbmc_query, pbmc_model,
         scvi.settings.seed = 0
         tosica.TOSICA.setup_anndata(pbmc_ref, labels_key="bulk_labels")
         model = tosica.TOSICA(pbmc_ref, embed_dim=8, n_heads=2, max_gene_sets=10)
-        model.train(max_epochs=1, enable_progress_bar=False, check_labels=False, refit=False)
+        model.train(
+            max_epochs=1, enable_progress_bar=False, check_labels=False, refit=False
+        )
         states.append(model.module.state_dict())
         query = pbmc_query.copy()
         pbmc_model.annotate(query, probabilities=True)
@@ -252,7 +278,10 @@ def run(folder, *strategies):
     script = folder / "script.py"
     script.write_text(SCRIPT)
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command, options = [sys.executable, script, folder, *strategies], {"capture_output": True, "text": True}
+    command, options = (
+        [sys.executable, script, folder, *strategies],
+        {"capture_output": True, "text": True},
+    )
     done = subprocess.run(command, env=environment, cwd=folder, timeout=240, **options)
     assert done.returncode == 0, done.stderr[-3000:]
 

@@ -15,7 +15,16 @@ from tosica.model import AnnotationResult
 
 GREY = "#d3d3d3"
 KEYS = {
-    *(f"uns/tosica/{key}" for key in ("source", "n_genes", "n_missing_genes", "second_label", "second_probability")),
+    *(
+        f"uns/tosica/{key}"
+        for key in (
+            "source",
+            "n_genes",
+            "n_missing_genes",
+            "second_label",
+            "second_probability",
+        )
+    ),
     "obs/tosica_novelty",
     "obs/tosica_novelty_pvalue",
     "obs/tosica_prediction",
@@ -38,9 +47,17 @@ def write(adata, probabilities, cutoff=0.5, **changes):
         "dtype": pd.CategoricalDtype(np.array(["b", "a", "c"], dtype=object)),
         "colors": ["#00000b", "#00000a", "#00000c"],
         "gene_sets": ["one", "two"],
-        **{"model": "0123456789abcdef", "source": "dict", "n_genes": 1, "n_missing_genes": 0},
+        **{
+            "model": "0123456789abcdef",
+            "source": "dict",
+            "n_genes": 1,
+            "n_missing_genes": 0,
+        },
         **{"codes": every.argmax(1), "probability": every.max(1)},
-        **{"second_codes": np.argsort(-every)[:, 1], "second_probability": np.sort(every)[:, 1]},
+        **{
+            "second_codes": np.argsort(-every)[:, 1],
+            "second_probability": np.sort(every)[:, 1],
+        },
         "attention": np.full((adata.n_obs, 2), 0.25, dtype=np.float32),
     }
     AnnotationResult(**{**given, **changes}).to_adata(adata, cutoff=cutoff)
@@ -64,7 +81,10 @@ def test_label_or_unknown(cells):
     # The reference's order, not the alphabet's; Unknown last; only what occurs.
     assert prediction.cat.categories.tolist() == ["b", "a", "Unknown"]
     assert cells.uns["tosica_prediction_colors"] == ["#00000b", "#00000a", GREY]
-    np.testing.assert_array_equal(cells.obs["tosica_probability"], np.array([0.7, 0.4, 0.9, 0.5], dtype=np.float32))
+    np.testing.assert_array_equal(
+        cells.obs["tosica_probability"],
+        np.array([0.7, 0.4, 0.9, 0.5], dtype=np.float32),
+    )
     # The colour of cells without a label is not mistaken for one.
     write(cells, PROBABILITIES, colors=["#00000b", "#00000a", "#00000c", "#ffffff"])
     assert cells.uns["tosica_prediction_colors"] == ["#00000b", "#00000a", GREY]
@@ -109,8 +129,13 @@ def test_every_key_of_the_contract(pbmc_model, annotated):
     assert isinstance(table, pd.DataFrame)
     assert table.shape == (n, 10)
     # In the order of the labels, but with no slash, which could not be written to a file.
-    assert table.columns.tolist()[:2] == ["CD4+|CD25 T Reg", "CD4+|CD45RA+|CD25- Naive T"]
-    assert table.columns.tolist() == [label.replace("/", "|") for label in pbmc_model.labels]
+    assert table.columns.tolist()[:2] == [
+        "CD4+|CD25 T Reg",
+        "CD4+|CD45RA+|CD25- Naive T",
+    ]
+    assert table.columns.tolist() == [
+        label.replace("/", "|") for label in pbmc_model.labels
+    ]
     assert table.index.equals(annotated.obs_names)
     np.testing.assert_array_equal(probability, table.max(axis=1))
 
@@ -118,7 +143,9 @@ def test_every_key_of_the_contract(pbmc_model, annotated):
     assert isinstance(attention, np.ndarray)
     assert attention.dtype == np.float32
     assert attention.shape == (n, len(pbmc_model.gene_sets))
-    np.testing.assert_allclose(attention, pbmc_model.get_attention(annotated), atol=1e-7)
+    np.testing.assert_allclose(
+        attention, pbmc_model.get_attention(annotated), atol=1e-7
+    )
 
     about = annotated.uns["tosica"]
     assert about["gene_sets"].tolist() == pbmc_model.gene_sets
@@ -145,7 +172,10 @@ def test_nothing_else_changes(pbmc_model, pbmc_query, contents, new_keys):
 def test_a_result_is_not_written_to_other_cells(pbmc_model, pbmc_query, change):
     result = pbmc_model.infer(pbmc_query)
     others = pbmc_query[::-1].copy() if change == "order" else pbmc_query[:3].copy()
-    with pytest.raises(ValueError, match="adata has other cells than the 175 of this result, or another order"):
+    with pytest.raises(
+        ValueError,
+        match="adata has other cells than the 175 of this result, or another order",
+    ):
         result.to_adata(others)
     assert "tosica_prediction" not in others.obs
 
@@ -156,7 +186,9 @@ def test_cutoff(pbmc_model, pbmc_query):
     highest = float(pbmc_query.obs["tosica_probability"].max())
     pbmc_model.annotate(pbmc_query, cutoff=highest)
     named = pbmc_query.obs["tosica_prediction"] != "Unknown"
-    np.testing.assert_array_equal(named, pbmc_query.obs["tosica_probability"] == highest)
+    np.testing.assert_array_equal(
+        named, pbmc_query.obs["tosica_probability"] == highest
+    )
     above = float(np.nextafter(np.float32(highest), np.float32(2)))
     assert above < 1
     pbmc_model.annotate(pbmc_query, cutoff=above)
@@ -165,12 +197,16 @@ def test_cutoff(pbmc_model, pbmc_query):
 
 
 @pytest.mark.parametrize("what", ["copy", "view", "copy of a view"])
-def test_backed_query_that_would_have_to_be_copied(toy_model, toy_query, tmp_path, what):
+def test_backed_query_that_would_have_to_be_copied(
+    toy_model, toy_query, tmp_path, what
+):
     toy_query.write_h5ad(tmp_path / "query.h5ad")
     on_disk = anndata.read_h5ad(tmp_path / "query.h5ad", backed="r")
     try:
         query = on_disk[:20] if "view" in what else on_disk
-        with pytest.raises(ValueError, match=r"annotate cannot write to .*: call adata\.to_memory"):
+        with pytest.raises(
+            ValueError, match=r"annotate cannot write to .*: call adata\.to_memory"
+        ):
             toy_model.annotate(query, copy="copy" in what)
         assert list(query.obs) == ["kind", "donor"]
     finally:
@@ -187,7 +223,9 @@ def test_spoilt_weights_give_no_label(toy, toy_query, train, what):
     with torch.no_grad():
         model.module.state_dict()[what].view(-1)[0] = np.nan
     before = toy_query.copy()
-    with pytest.raises(ValueError, match="no finite probabilities: its weights are spoilt"):
+    with pytest.raises(
+        ValueError, match="no finite probabilities: its weights are spoilt"
+    ):
         model.annotate(toy_query)
     with pytest.raises(ValueError, match="its weights are spoilt"):
         model.predict(toy_query)
@@ -199,7 +237,9 @@ def test_spoilt_weights_give_no_label(toy, toy_query, train, what):
 # --------------------------------------------------------------------------- the cutoff
 
 
-def test_automatic_cutoff_calls_cells_unknown_with_two_labels(toy, toy_query, train, caplog):
+def test_automatic_cutoff_calls_cells_unknown_with_two_labels(
+    toy, toy_query, train, caplog
+):
     two = toy[toy.obs["kind"] != "c"].copy()
     model = train(two)
     model.annotate(toy_query, cutoff="auto")

@@ -13,7 +13,9 @@ from tosica.module import MaskedEmbedding
 DIM = 5
 
 
-def make(sizes: list[int], n_genes: int, seed: int = 0, dim: int = DIM) -> MaskedEmbedding:
+def make(
+    sizes: list[int], n_genes: int, seed: int = 0, dim: int = DIM
+) -> MaskedEmbedding:
     """Make an embedding in double precision with random sets of these sizes."""
     rng = np.random.default_rng(seed)
     sets = [np.sort(rng.choice(n_genes, size, replace=False)) for size in sizes]
@@ -55,7 +57,9 @@ def test_a_token_without_genes_is_its_bias() -> None:
 
 @pytest.mark.parametrize("genes", [[0, 2, 1, 3], [0, 1, 1, 3], [3, 2, 0, 1]])
 def test_genes_of_a_token_must_ascend(genes: list[int]) -> None:
-    with pytest.raises(ValueError, match="genes of each token must be in ascending order"):
+    with pytest.raises(
+        ValueError, match="genes of each token must be in ascending order"
+    ):
         MaskedEmbedding(np.array([0, 4, 6]), np.array([*genes, 0, 1]), 4, DIM)
 
 
@@ -73,7 +77,9 @@ def test_variance_of_a_token_does_not_follow_the_size_of_its_set() -> None:
     # A multiple of one vector has but a sign after a norm, so single genes start with a bias.
     single = torch.tensor(sizes) == 1
     assert (embedding.bias[~single] == 0).all()
-    torch.testing.assert_close(embedding.bias[single].std(), torch.tensor(6**-0.5), rtol=0.15, atol=0)
+    torch.testing.assert_close(
+        embedding.bias[single].std(), torch.tensor(6**-0.5), rtol=0.15, atol=0
+    )
 
 
 def test_pairs_are_saved_in_the_order_of_the_mask() -> None:
@@ -85,7 +91,9 @@ def test_pairs_are_saved_in_the_order_of_the_mask() -> None:
     pairs = torch.arange(sum(MIXED) * DIM, dtype=torch.float64).view(-1, DIM)
     other.load_state_dict({**saved, "weight": pairs})
     assert torch.equal(other.pair_weights(), pairs)
-    assert sum(weight.sum() for weight in other.weights) == pairs.sum()  # nothing in the padding
+    assert (
+        sum(weight.sum() for weight in other.weights) == pairs.sum()
+    )  # nothing in the padding
     # What was given is left as it was.
     assert set(saved) == {"weight", "bias"}
     assert torch.equal(saved["weight"], embedding.pair_weights())
@@ -109,7 +117,12 @@ def test_weights_of_another_mask_are_refused(as_padded: bool) -> None:
 
 
 def started(
-    n_labels: int = 3, *, dim: int = 16, seed: int = 0, same_for_all: float = 0.0, noise: float = 0.3
+    n_labels: int = 3,
+    *,
+    dim: int = 16,
+    seed: int = 0,
+    same_for_all: float = 0.0,
+    noise: float = 0.3,
 ) -> tuple[MaskedEmbedding, torch.Tensor, torch.Tensor]:
     """An embedding that started from scores, the scores, and the cells that it was measured by."""
     embedding = make(MIXED, 90, dim=dim).float()
@@ -122,11 +135,16 @@ def started(
     return embedding, scores, x
 
 
-def said(embedding: MaskedEmbedding, scores: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+def said(
+    embedding: MaskedEmbedding, scores: torch.Tensor, x: torch.Tensor
+) -> torch.Tensor:
     """Score of each label through each token, less the labels' mean: (labels, cells, tokens)."""
     centred = scores - scores.mean(0)
     above = (x - x.mean(0))[:, embedding.genes]
-    parts = [above[:, start:stop] @ centred[:, start:stop].T for start, stop in pairwise(embedding.indptr.tolist())]
+    parts = [
+        above[:, start:stop] @ centred[:, start:stop].T
+        for start, stop in pairwise(embedding.indptr.tolist())
+    ]
     return torch.stack(parts).permute(2, 1, 0)
 
 
@@ -151,7 +169,9 @@ def test_cells_differ_by_what_their_genes_say_of_labels(n_labels: int) -> None:
     found = torch.einsum("ctd,etd->tce", vectors, vectors)
     expected = torch.einsum("kct,ket->tce", evidence, evidence)
     expected *= 16 / 6 / evidence.square().sum(0).mean()
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3 * float(expected.max()))
+    torch.testing.assert_close(
+        found, expected, rtol=1e-3, atol=1e-3 * float(expected.max())
+    )
     # As much as the bias, and both together are what tokens are drawn with.
     assert vectors.square().mean() == pytest.approx(1 / 6, rel=1e-3)
 
@@ -166,7 +186,10 @@ def test_tokens_keep_some_of_what_was_drawn() -> None:
     torch.testing.assert_close(rest, 0.3 * drawn.pair_weights(), atol=1e-5, rtol=1e-3)
     bias = some.bias - none.bias
     offset = torch.stack(
-        [x.mean(0)[some.genes[start:stop]] @ rest[start:stop] for start, stop in pairwise(some.indptr.tolist())]
+        [
+            x.mean(0)[some.genes[start:stop]] @ rest[start:stop]
+            for start, stop in pairwise(some.indptr.tolist())
+        ]
     )
     torch.testing.assert_close(bias, -offset, atol=1e-4, rtol=1e-3)
 
@@ -174,7 +197,9 @@ def test_tokens_keep_some_of_what_was_drawn() -> None:
 @torch.no_grad()
 def test_what_is_the_same_for_all_labels_says_nothing() -> None:
     (one, *_), (other, *_) = started(), started(same_for_all=5.0)
-    torch.testing.assert_close(one.pair_weights(), other.pair_weights(), atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(
+        one.pair_weights(), other.pair_weights(), atol=1e-4, rtol=1e-3
+    )
     before, _, x = started()
     state = {name: tensor.clone() for name, tensor in before.state_dict().items()}
     before.init_from_linear(torch.ones(3, sum(MIXED)), x, x.mean(0))
@@ -185,7 +210,9 @@ def test_what_is_the_same_for_all_labels_says_nothing() -> None:
 # ------------------------------------------------------------------ a random part of the tokens
 
 
-def kept_tokens(embedding: MaskedEmbedding, drawn: torch.Tensor, x: torch.Tensor) -> list[int]:
+def kept_tokens(
+    embedding: MaskedEmbedding, drawn: torch.Tensor, x: torch.Tensor
+) -> list[int]:
     """Say which tokens these are; their values must be those of the full embedding."""
     full = embedding(x)
     same = torch.isclose(drawn[:, :, None], full[:, None]).all(-1).all(0)
@@ -205,7 +232,9 @@ def kept_tokens(embedding: MaskedEmbedding, drawn: torch.Tensor, x: torch.Tensor
         ([3, 4], 30, 0.01, [1]),
     ],
 )
-def test_number_of_tokens_kept(sizes: list[int], n_genes: int, keep: float, expected: list[int]) -> None:
+def test_number_of_tokens_kept(
+    sizes: list[int], n_genes: int, keep: float, expected: list[int]
+) -> None:
     embedding, x = make(sizes, n_genes), cells(n_genes)
     before = x.clone()
     torch.manual_seed(0)
@@ -245,7 +274,9 @@ def test_what_is_dropped_gets_no_gradient() -> None:
     of_pairs = embedding.pair_weights([weight.grad for weight in embedding.weights])
     np.testing.assert_array_equal((of_pairs != 0).all(1), np.repeat(kept, sizes))
     np.testing.assert_array_equal((of_pairs != 0).any(1), np.repeat(kept, sizes))
-    in_padding = torch.cat([weight.grad.reshape(-1, DIM) for weight in embedding.weights])
+    in_padding = torch.cat(
+        [weight.grad.reshape(-1, DIM) for weight in embedding.weights]
+    )
     assert len(in_padding) > len(of_pairs)
     in_padding[embedding._row_of_pair] = 0
     assert (in_padding == 0).all()

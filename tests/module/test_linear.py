@@ -15,7 +15,9 @@ from tosica.module._module import LinearBranch
 N_LABELS = 3
 
 
-def make(sizes: list[int], n_genes: int, *, n_components: int = 0, seed: int = 0) -> tuple[LinearBranch, np.ndarray]:
+def make(
+    sizes: list[int], n_genes: int, *, n_components: int = 0, seed: int = 0
+) -> tuple[LinearBranch, np.ndarray]:
     """A branch in double precision, and where the pairs of each token begin and end."""
     rng = np.random.default_rng(seed)
     sets = [np.sort(rng.choice(n_genes, size, replace=False)) for size in sizes]
@@ -29,7 +31,9 @@ def make(sizes: list[int], n_genes: int, *, n_components: int = 0, seed: int = 0
 
 
 def cells(n_genes: int, n_cells: int = 5) -> torch.Tensor:
-    return torch.from_numpy(np.random.default_rng(9).gamma(1.0, size=(n_cells, n_genes)))
+    return torch.from_numpy(
+        np.random.default_rng(9).gamma(1.0, size=(n_cells, n_genes))
+    )
 
 
 def summed(branch: LinearBranch, indptr: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -42,7 +46,9 @@ def summed(branch: LinearBranch, indptr: np.ndarray, x: np.ndarray) -> np.ndarra
     return logits
 
 
-def expected_given_others(x: np.ndarray, branch: LinearBranch, measured: np.ndarray) -> np.ndarray:
+def expected_given_others(
+    x: np.ndarray, branch: LinearBranch, measured: np.ndarray
+) -> np.ndarray:
     """Genes that were not measured at the mean of a normal distribution given the others."""
     mean, loadings = branch.mean.numpy(), branch.loadings.numpy()
     covariance = loadings @ loadings.T + np.eye(len(mean))
@@ -54,7 +60,9 @@ def expected_given_others(x: np.ndarray, branch: LinearBranch, measured: np.ndar
 
 
 SHAPES = st.tuples(
-    st.integers(1, 30).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.integers(1, n), max_size=8))),
+    st.integers(1, 30).flatmap(
+        lambda n: st.tuples(st.just(n), st.lists(st.integers(1, n), max_size=8))
+    ),
     st.integers(0, 99),
 )
 
@@ -82,20 +90,28 @@ def test_more_than_the_largest_value_counts_as_the_largest():
     branch.loadings = torch.ones(6, 2).double()
     measured = np.arange(6) != 2
     found = branch.expression(x, torch.from_numpy(measured)).numpy()
-    np.testing.assert_allclose(found, expected_given_others(bounded, branch, measured), atol=1e-10)
+    np.testing.assert_allclose(
+        found, expected_given_others(bounded, branch, measured), atol=1e-10
+    )
 
 
 @given(st.integers(0, 99), st.integers(2, 30), st.integers(0, 8), st.integers(1, 29))
 @settings(max_examples=25)
-def test_genes_that_a_query_lacks_are_expected_given_the_others(seed, n_genes, n_components, n_lost):
-    branch, indptr = make([n_genes, max(1, n_genes // 2)], n_genes, n_components=n_components)
+def test_genes_that_a_query_lacks_are_expected_given_the_others(
+    seed, n_genes, n_components, n_lost
+):
+    branch, indptr = make(
+        [n_genes, max(1, n_genes // 2)], n_genes, n_components=n_components
+    )
     measured = np.ones(n_genes, dtype=bool)
     lost = np.random.default_rng(seed).permutation(n_genes)[: min(n_lost, n_genes - 1)]
     measured[lost] = False
     x = cells(n_genes)
     expected = expected_given_others(x.numpy(), branch, measured)
     given_measured = torch.from_numpy(measured)
-    np.testing.assert_allclose(branch.expression(x, given_measured), expected, atol=1e-8)
+    np.testing.assert_allclose(
+        branch.expression(x, given_measured), expected, atol=1e-8
+    )
     logits = branch(x, given_measured)
     np.testing.assert_allclose(logits, summed(branch, indptr, expected), atol=1e-7)
     # Whatever stands for genes that were not measured is not read.

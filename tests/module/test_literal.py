@@ -13,7 +13,14 @@ def test_blocks_agree_with_torchs_own_encoder_layer() -> None:
         for parameter in block.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
     reference = torch.nn.TransformerEncoderLayer(
-        8, 2, 32, dropout=0, activation="gelu", layer_norm_eps=1e-6, batch_first=True, norm_first=True
+        8,
+        2,
+        32,
+        dropout=0,
+        activation="gelu",
+        layer_norm_eps=1e-6,
+        batch_first=True,
+        norm_first=True,
     ).double()
     names = {"attn.qkv.": "self_attn.in_proj_", "attn.proj.": "self_attn.out_proj."}
     names |= {"mlp.fc1.": "linear1.", "mlp.fc2.": "linear2."}
@@ -25,7 +32,9 @@ def test_blocks_agree_with_torchs_own_encoder_layer() -> None:
     # In training mode torch keeps to its plain path, and at dropout 0 nothing is random.
     found, weights = block(t)
     torch.testing.assert_close(found, reference.train()(t))
-    _, expected = reference.self_attn(*3 * [reference.norm1(t)], average_attn_weights=False)
+    _, expected = reference.self_attn(
+        *3 * [reference.norm1(t)], average_attn_weights=False
+    )
     torch.testing.assert_close(weights, expected.detach())
 
 
@@ -33,7 +42,9 @@ def test_rollout_by_hand() -> None:
     first = torch.tensor([[0.2, 0.8], [0.6, 0.4]], dtype=torch.float64)
     second = torch.tensor([[0.5, 0.5], [1.0, 0.0]], dtype=torch.float64)
     per_head = torch.tensor([[0.1, -0.1], [-0.1, 0.1]], dtype=torch.float64)
-    heads = torch.stack([first + per_head, first - per_head])[None]  # two heads with mean `first`
+    heads = torch.stack([first + per_head, first - per_head])[
+        None
+    ]  # two heads with mean `first`
     joint = rollout([heads, second[None, None]])
     # rows of (A + 1) / 2: [.6 .4] and [.3 .7] first, [.75 .25] and [.5 .5] on top of it
     expected = torch.tensor([[[0.525, 0.475], [0.45, 0.55]]], dtype=torch.float64)

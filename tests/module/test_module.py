@@ -45,16 +45,30 @@ def nets(draw: st.DrawFn) -> Net:
     head_dim = draw(st.integers(1 if n_heads > 1 else 2, 5))
     n_layers = draw(st.integers(1, 4))
     return Net(
-        n_genes, sizes, n_unannotated, n_heads, head_dim, n_layers, draw(st.integers(0, 99)), draw(st.booleans())
+        n_genes,
+        sizes,
+        n_unannotated,
+        n_heads,
+        head_dim,
+        n_layers,
+        draw(st.integers(0, 99)),
+        draw(st.booleans()),
     )
 
 
 def lay_out(
-    indptr: np.ndarray, genes: np.ndarray, n_genes: int, normalization: Normalization | None = None, mixed: bool = False
+    indptr: np.ndarray,
+    genes: np.ndarray,
+    n_genes: int,
+    normalization: Normalization | None = None,
+    mixed: bool = False,
 ) -> TokenLayout:
     """Tokens of RNA alone."""
     slices = (ModalitySlice(0, n_genes, normalization),)
-    modality, is_full = np.zeros(len(indptr) - 1, dtype=np.int64), np.diff(indptr) == n_genes
+    modality, is_full = (
+        np.zeros(len(indptr) - 1, dtype=np.int64),
+        np.diff(indptr) == n_genes,
+    )
     return TokenLayout(indptr, genes, slices, modality, is_full, mixed=mixed)
 
 
@@ -67,7 +81,11 @@ def make(net: Net, target_sum: float | None = None, **kwargs: object) -> TOSICAM
     indptr, genes = np.cumsum([0, *map(len, sets)]), np.concatenate(sets)
     normalization = None if target_sum is None else LogNormalization(target_sum)
     tokens = lay_out(indptr, genes, net.n_genes, normalization, net.mixed)
-    sizes = {"embed_dim": net.n_heads * net.head_dim, "n_heads": net.n_heads, "n_layers": net.n_layers}
+    sizes = {
+        "embed_dim": net.n_heads * net.head_dim,
+        "n_heads": net.n_heads,
+        "n_layers": net.n_layers,
+    }
     module = TOSICAModule(tokens, N_LABELS, **sizes, **kwargs).double()
     with torch.no_grad():
         for name, parameter in module.named_parameters():
@@ -81,7 +99,9 @@ def cells(net: Net, n_cells: int = 4) -> torch.Tensor:
     return torch.from_numpy(rng.gamma(0.5, 2.0, (n_cells, net.n_genes)))
 
 
-def in_literal_terms(module: TOSICAModule, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def in_literal_terms(
+    module: TOSICAModule, tensors: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
     """Name and lay out tensors of a module's parameters (or their gradients) as the literal does.
 
     The one difference in layout: the embedding's weight of the pair (gene, set) goes to the gene's
@@ -90,7 +110,9 @@ def in_literal_terms(module: TOSICAModule, tensors: dict[str, torch.Tensor]) -> 
     embedding = module.embedding
     padded = [tensors[f"embedding._weight_{i}"] for i in range(len(embedding.weights))]
     pairs = embedding.pair_weights(padded)
-    token = torch.repeat_interleave(torch.arange(embedding.n_tokens), embedding.indptr.diff())
+    token = torch.repeat_interleave(
+        torch.arange(embedding.n_tokens), embedding.indptr.diff()
+    )
     dense = pairs.new_zeros(embedding.n_genes, embedding.n_tokens, embedding.embed_dim)
     dense[embedding.genes, token] = pairs
     own = {
@@ -109,7 +131,9 @@ def in_literal_terms(module: TOSICAModule, tensors: dict[str, torch.Tensor]) -> 
 def as_literal(module: TOSICAModule) -> LiteralTOSICA:
     """The same model, written out."""
     embedding, encoder = module.embedding, module.encoder
-    token = torch.repeat_interleave(torch.arange(embedding.n_tokens), embedding.indptr.diff())
+    token = torch.repeat_interleave(
+        torch.arange(embedding.n_tokens), embedding.indptr.diff()
+    )
     mask = torch.zeros(embedding.n_genes, embedding.n_tokens)
     mask[embedding.genes, token] = 1
     literal = LiteralTOSICA(
@@ -127,7 +151,10 @@ def as_literal(module: TOSICAModule) -> LiteralTOSICA:
 
 
 def fields(x: torch.Tensor, codes: list[int]) -> dict[str, torch.Tensor]:
-    return {REGISTRY_KEYS.X_KEY: x, REGISTRY_KEYS.LABELS_KEY: torch.tensor(codes)[:, None]}
+    return {
+        REGISTRY_KEYS.X_KEY: x,
+        REGISTRY_KEYS.LABELS_KEY: torch.tensor(codes)[:, None],
+    }
 
 
 # ------------------------------------------------------------------ the paper's model, exactly
@@ -136,7 +163,9 @@ def fields(x: torch.Tensor, codes: list[int]) -> dict[str, torch.Tensor]:
 @given(nets())
 @example(Net(n_genes=1, sizes=[1], n_unannotated=0))
 @example(Net(n_genes=9, sizes=[], n_unannotated=3))
-@example(Net(n_genes=9, sizes=[9, 9], n_unannotated=0, n_heads=4, head_dim=1, n_layers=4))
+@example(
+    Net(n_genes=9, sizes=[9, 9], n_unannotated=0, n_heads=4, head_dim=1, n_layers=4)
+)
 @example(ORDINARY)
 @example(ORDINARY._replace(mixed=True))
 @settings(max_examples=12)
@@ -166,20 +195,32 @@ def test_every_gradient_is_the_papers(net: Net) -> None:
     outputs = module.inference(x)
     F.cross_entropy(module.generative(**outputs)["logits"], label).backward()
     F.cross_entropy(literal(literal_x)[1], label).backward()
-    got = in_literal_terms(module, {name: p.grad for name, p in module.named_parameters()})
+    got = in_literal_terms(
+        module, {name: p.grad for name, p in module.named_parameters()}
+    )
     expected = {name: p.grad for name, p in literal.named_parameters()}
     assert set(got) == set(expected)
     for name, gradient in expected.items():
         message = name.replace("%", "")
-        torch.testing.assert_close(got[name], gradient, rtol=1e-8, atol=1e-10, msg=lambda m, n=message: f"{n}: {m}")
+        torch.testing.assert_close(
+            got[name],
+            gradient,
+            rtol=1e-8,
+            atol=1e-10,
+            msg=lambda m, n=message: f"{n}: {m}",
+        )
     torch.testing.assert_close(x.grad, literal_x.grad, rtol=1e-8, atol=1e-10)
 
 
 # ------------------------------------------------------------------ cells keep to themselves
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-def test_a_cell_is_annotated_alike_in_any_company(dtype: torch.dtype, tolerance: float) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)]
+)
+def test_a_cell_is_annotated_alike_in_any_company(
+    dtype: torch.dtype, tolerance: float
+) -> None:
     module, x = make(ORDINARY).to(dtype), cells(ORDINARY, 13).to(dtype)
     together = module.annotate(x)
     order = torch.randperm(13, generator=torch.Generator().manual_seed(0))
@@ -187,7 +228,9 @@ def test_a_cell_is_annotated_alike_in_any_company(dtype: torch.dtype, tolerance:
     for size in (1, 5):
         parts = [module.annotate(part) for part in x.split(size)]
         for one, *others in zip(together, *parts, strict=True):
-            torch.testing.assert_close(torch.cat(others), one, rtol=tolerance, atol=tolerance)
+            torch.testing.assert_close(
+                torch.cat(others), one, rtol=tolerance, atol=tolerance
+            )
     for one, other in zip(together, shuffled, strict=True):
         torch.testing.assert_close(other, one[order], rtol=tolerance, atol=tolerance)
 
@@ -201,7 +244,8 @@ def test_bfloat16_agrees_roughly(how: str) -> None:
     expected = module.annotate(x)
     if how == "weights":
         module.embedding, module.encoder, module.head = (
-            copy.deepcopy(part).bfloat16() for part in (module.embedding, module.encoder, module.head)
+            copy.deepcopy(part).bfloat16()
+            for part in (module.embedding, module.encoder, module.head)
         )
         got = module.annotate(x.bfloat16())
     else:
@@ -222,17 +266,30 @@ def test_loss_is_cross_entropy_of_labeled_cells() -> None:
     # The code behind the last label is that of cells without one.
     codes = [0, N_LABELS, 1]
     loss = make(ORDINARY).loss(fields(torch.zeros(3, 1), codes), {}, {"logits": logits})
-    torch.testing.assert_close(loss.loss, F.cross_entropy(logits[::2], torch.tensor([0, 1])))
+    torch.testing.assert_close(
+        loss.loss, F.cross_entropy(logits[::2], torch.tensor([0, 1]))
+    )
     assert (loss.true_labels.tolist(), loss.n_obs_minibatch) == (codes, 3)
     torch.testing.assert_close(loss.logits, logits)
 
 
 @pytest.mark.parametrize("shares", [None, [0.5, 0.3, 0.2]])
 def test_label_smoothing_mixes_in_every_label_as_often_as_it_is_drawn(shares) -> None:
-    logits, drawn = torch.tensor([[4.0, 0.0, -1.0]]), torch.tensor(shares or [1 / 3] * 3)
+    logits, drawn = (
+        torch.tensor([[4.0, 0.0, -1.0]]),
+        torch.tensor(shares or [1 / 3] * 3),
+    )
     options = {} if shares is None else {"label_shares": drawn}
-    loss = make(ORDINARY).loss(fields(torch.zeros(1, 1), [0]), {}, {"logits": logits}, label_smoothing=0.3, **options)
-    expected = F.cross_entropy(logits + drawn.log(), 0.7 * torch.eye(3)[:1] + 0.3 * drawn)
+    loss = make(ORDINARY).loss(
+        fields(torch.zeros(1, 1), [0]),
+        {},
+        {"logits": logits},
+        label_smoothing=0.3,
+        **options,
+    )
+    expected = F.cross_entropy(
+        logits + drawn.log(), 0.7 * torch.eye(3)[:1] + 0.3 * drawn
+    )
     torch.testing.assert_close(loss.loss, expected)
 
 
@@ -284,7 +341,9 @@ def test_logits_are_the_papers_and_the_branchs_of_bounded_expression() -> None:
     assert (bounded < x).any()
     latent, logits, attention = module.annotate(x)
     expected = as_literal(module)(bounded)
-    torch.testing.assert_close((latent, attention), (expected[0], expected[2]), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(
+        (latent, attention), (expected[0], expected[2]), rtol=1e-10, atol=1e-10
+    )
     wanted = expected[1] + module.linear(bounded)
     plain = module.generative(**module.inference(x))["logits"]
     for found in (logits, module.annotate(x, attention=False).logits, plain):
@@ -295,7 +354,9 @@ def test_logits_are_the_papers_and_the_branchs_of_bounded_expression() -> None:
 
 
 @pytest.mark.parametrize("attention", [False, True])
-def test_only_the_branch_expects_something_of_genes_that_are_lacking(attention: bool) -> None:
+def test_only_the_branch_expects_something_of_genes_that_are_lacking(
+    attention: bool,
+) -> None:
     module = with_branch()
     measured = torch.arange(61) % 4 > 0
     x = cells(ORDINARY) * measured
@@ -305,7 +366,9 @@ def test_only_the_branch_expects_something_of_genes_that_are_lacking(attention: 
     if attention:
         torch.testing.assert_close(found.attention, zeros.attention, rtol=0, atol=0)
     added = found.logits - module.head(found.latent)
-    torch.testing.assert_close(added, module.linear(x, measured), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(
+        added, module.linear(x, measured), rtol=1e-10, atol=1e-10
+    )
     assert not torch.allclose(found.logits, zeros.logits)
 
 
@@ -349,7 +412,10 @@ def test_tokens_of_several_modalities_on_one_axis() -> None:
     two = TokenLayout(
         np.array([0, 2, 3, 5, 8]),
         np.array([0, 1, 2, 3, 4, 0, 1, 2]),
-        (ModalitySlice(0, 3, LogNormalization(1e4)), ModalitySlice(3, 5, CenteredLogRatio())),
+        (
+            ModalitySlice(0, 3, LogNormalization(1e4)),
+            ModalitySlice(3, 5, CenteredLogRatio()),
+        ),
         np.array([0, 0, 1, 0]),
         np.array([False, False, False, True]),
         names=("rna:a", "rna:b", "protein:c", "rna:unannotated"),
@@ -357,7 +423,18 @@ def test_tokens_of_several_modalities_on_one_axis() -> None:
         # The masks have their pairs in the order of their own tokens.
         pair_order=np.array([0, 1, 2, 6, 7, 3, 4, 5]),
     )
-    assert two.join_pairs([np.arange(6), np.array([10, 11])]).tolist() == [0, 1, 2, 10, 11, 3, 4, 5]
+    assert two.join_pairs([np.arange(6), np.array([10, 11])]).tolist() == [
+        0,
+        1,
+        2,
+        10,
+        11,
+        3,
+        4,
+        5,
+    ]
     # Modalities without values have NaN.
     joined = two.join_pairs([np.arange(6), None])
-    np.testing.assert_array_equal(joined, np.float32([0, 1, 2, np.nan, np.nan, 3, 4, 5]))
+    np.testing.assert_array_equal(
+        joined, np.float32([0, 1, 2, np.nan, np.nan, 3, 4, 5])
+    )

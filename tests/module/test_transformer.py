@@ -19,7 +19,9 @@ from tosica.module._transformer import LayerAttention, attend, multiply_row
 def projection(*shape: int, size: float = 1.0, seed: int = 0) -> torch.Tensor:
     """Random queries, keys and values, (B, T, 3, H, d)."""
     n_cells, n_tokens, n_heads, width = shape
-    drawn = np.random.default_rng(seed).normal(size=(n_cells, n_tokens, 3, n_heads, width))
+    drawn = np.random.default_rng(seed).normal(
+        size=(n_cells, n_tokens, 3, n_heads, width)
+    )
     return torch.from_numpy(size * drawn).float()
 
 
@@ -30,7 +32,12 @@ def written_out(qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (weights @ value).transpose(1, 2), weights
 
 
-shapes = st.tuples(st.integers(0, 3), st.integers(1, 70), st.integers(1, 3), st.sampled_from([5, 12, 20]))
+shapes = st.tuples(
+    st.integers(0, 3),
+    st.integers(1, 70),
+    st.integers(1, 3),
+    st.sampled_from([5, 12, 20]),
+)
 
 
 @given(shapes, st.floats(0.01, 3), st.integers(0, 9))
@@ -48,7 +55,9 @@ def test_values_and_weights(shape: tuple[int, ...], size: float, seed: int) -> N
     # Only our kernel returns the weights; it is not for wide heads.
     assert (mean is None) == (shape[3] > 16)
     if mean is not None:
-        torch.testing.assert_close(mean.double(), weights.mean(1), rtol=0, atol=tolerance)
+        torch.testing.assert_close(
+            mean.double(), weights.mean(1), rtol=0, atol=tolerance
+        )
     assert torch.equal(qkv, before)
 
 
@@ -62,19 +71,25 @@ def test_gradients(shape: tuple[int, ...], size: float, seed: int) -> None:
     double = qkv.detach().double().requires_grad_()
     (expected,) = torch.autograd.grad((written_out(double)[0] * slope).sum(), double)
     largest = 1 + float(expected.abs().max()) if expected.numel() else 1
-    torch.testing.assert_close(found.double(), expected, rtol=0, atol=5e-6 * largest * (1 + size))
+    torch.testing.assert_close(
+        found.double(), expected, rtol=0, atol=5e-6 * largest * (1 + size)
+    )
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_row_times_the_weights(is_kept: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_times_the_weights(
+    is_kept: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_transformer, "_PART_SIZE", 200)
     qkv = projection(3, 40, 2, 5).to(dtype)
     weights = written_out(qkv)[1].mean(1)
     row = torch.rand(3, 40, dtype=dtype)
     kept = LayerAttention(qkv, weights.to(dtype) if is_kept else None)
     expected = torch.einsum("bi,bij->bj", row.double(), weights)
-    torch.testing.assert_close(multiply_row(row, kept).double(), expected, rtol=2e-6, atol=0)
+    torch.testing.assert_close(
+        multiply_row(row, kept).double(), expected, rtol=2e-6, atol=0
+    )
 
 
 @pytest.mark.parametrize("size", [8.0, 30.0, 1000.0])
@@ -93,10 +108,14 @@ def test_sharp_attention_and_very_small_scores(size: float, alike: bool) -> None
     # Scores of a million leave single precision a digit behind the point.
     atol = 1e-5 if alike else size * (1e-3 if size < 100 else 0.05)
     torch.testing.assert_close(mixed.double(), expected, rtol=0, atol=atol)
-    torch.testing.assert_close(mean.double(), weights.mean(1), rtol=0, atol=1e-6 if alike else 0.1)
+    torch.testing.assert_close(
+        mean.double(), weights.mean(1), rtol=0, atol=1e-6 if alike else 0.1
+    )
     if alike and size < 1000:
         (gradient,) = torch.autograd.grad((expected * slope).sum(), double)
-        torch.testing.assert_close(found.double(), gradient, rtol=0, atol=1e-2 * float(gradient.abs().max()))
+        torch.testing.assert_close(
+            found.double(), gradient, rtol=0, atol=1e-2 * float(gradient.abs().max())
+        )
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -126,7 +145,9 @@ def make(n_layers: int = 3, embed_dim: int = DIM, n_heads: int = HEADS) -> Encod
 
 def tokens(n_cells: int = 5, n_tokens: int = 17, embed_dim: int = DIM) -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
-    drawn = torch.randn(n_tokens, n_cells, embed_dim, generator=generator, dtype=torch.float64)
+    drawn = torch.randn(
+        n_tokens, n_cells, embed_dim, generator=generator, dtype=torch.float64
+    )
     # Cells as they come out of the embedding: the first axis is not the slowest one.
     return drawn.transpose(0, 1)
 
@@ -142,10 +163,16 @@ def in_full(encoder: Encoder, t: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     return encoder.norm(t)[:, 0], joint[:, 0, 1:]
 
 
-@pytest.mark.parametrize(("embed_dim", "n_heads", "n_layers"), [(12, 1, 1), (10, 2, 3), (36, 2, 2)])
+@pytest.mark.parametrize(
+    ("embed_dim", "n_heads", "n_layers"), [(12, 1, 1), (10, 2, 3), (36, 2, 2)]
+)
 @pytest.mark.parametrize("is_fast", [True, False])
 def test_single_precision_without_gradients(
-    embed_dim: int, n_heads: int, n_layers: int, is_fast: bool, monkeypatch: pytest.MonkeyPatch
+    embed_dim: int,
+    n_heads: int,
+    n_layers: int,
+    is_fast: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if not is_fast:
         monkeypatch.setattr(_transformer, "_has_onednn", lambda: False)
@@ -157,7 +184,9 @@ def test_single_precision_without_gradients(
         latent, attention = single(t, rollout=True)
         torch.testing.assert_close(single(t)[0], latent, rtol=0, atol=1e-5)
         monkeypatch.setattr(Encoder, "cache_bytes", 1)
-        for apart, together in zip(single(t, rollout=True), (latent, attention), strict=True):
+        for apart, together in zip(
+            single(t, rollout=True), (latent, attention), strict=True
+        ):
             torch.testing.assert_close(apart, together, rtol=0, atol=1e-6)
     torch.testing.assert_close(latent, expected, rtol=0, atol=3e-5)
     torch.testing.assert_close(attention, row, rtol=3e-5, atol=1e-7)
@@ -168,7 +197,9 @@ def test_attention_has_no_gradient_but_the_latent_has(dtype: torch.dtype) -> Non
     encoder, t = make().to(dtype), tokens().to(dtype).requires_grad_()
     latent, attention = encoder(t, rollout=True)
     assert not attention.requires_grad
-    assert attention.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert attention.dtype == (
+        torch.float64 if dtype == torch.float64 else torch.float32
+    )
     assert latent.dtype == dtype
     latent.square().sum().backward()
     assert t.grad.abs().sum() > 0

@@ -34,25 +34,37 @@ def query(toy_query, tmp_path):
 def client():
     """A worker in a thread of this process."""
     with (
-        distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+        ) as cluster,
         distributed.Client(cluster) as client,
     ):
         yield client
 
 
-def test_the_labels_are_those_of_one_process(client, query, toy_query, toy_model, tmp_path):
+def test_the_labels_are_those_of_one_process(
+    client, query, toy_query, toy_model, tmp_path
+):
     output = tmp_path / "out.h5ad"
     options = {"batch_size": 5}
-    tosica.tl.annotate_file(query, toy_model, output, cells_per_part=10, client=client, **options)
+    tosica.tl.annotate_file(
+        query, toy_model, output, cells_per_part=10, client=client, **options
+    )
     toy_model.annotate(toy_query, **options)
     annotated = ad.read_h5ad(output)
-    assert list(annotated.obs["tosica_prediction"]) == list(toy_query.obs["tosica_prediction"])
-    np.testing.assert_array_equal(annotated.obsm["X_tosica"], toy_query.obsm["X_tosica"])
+    assert list(annotated.obs["tosica_prediction"]) == list(
+        toy_query.obs["tosica_prediction"]
+    )
+    np.testing.assert_array_equal(
+        annotated.obsm["X_tosica"], toy_query.obsm["X_tosica"]
+    )
 
 
 def test_a_worker_with_another_version(client, query, toy_model, tmp_path, monkeypatch):
     monkeypatch.setattr("tosica.ondisk._parts.version", lambda name: "0.0.1")
-    with pytest.raises(RuntimeError, match=r"this worker has tosica 0\.0\.1, others .*: install one"):
+    with pytest.raises(
+        RuntimeError, match=r"this worker has tosica 0\.0\.1, others .*: install one"
+    ):
         tosica.tl.annotate_file(query, toy_model, tmp_path / "out.h5ad", client=client)
 
 
@@ -61,7 +73,9 @@ def test_an_error_of_a_worker_is_raised_here(client, toy_query, toy_model, tmp_p
     toy_query.X[30, 4] = -1
     toy_query.write_h5ad(tmp_path / "negative.h5ad")
     with pytest.raises(ValueError, match=r"holds negative values"):
-        tosica.tl.annotate_file(tmp_path / "negative.h5ad", toy_model, tmp_path / "out.h5ad", client=client)
+        tosica.tl.annotate_file(
+            tmp_path / "negative.h5ad", toy_model, tmp_path / "out.h5ad", client=client
+        )
 
 
 @pytest.mark.slow
@@ -72,7 +86,9 @@ def test_a_worker_that_is_killed_costs_no_cell(query, toy_query, toy_model, tmp_
     multiprocessing.set_forkserver_preload(["tosica"])
     with (
         dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}),
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None
+        ) as cluster,
         distributed.Client(cluster) as client,
     ):
         killed = []
@@ -89,9 +105,13 @@ def test_a_worker_that_is_killed_costs_no_cell(query, toy_query, toy_model, tmp_
         thread = threading.Thread(target=kill, daemon=True)
         thread.start()
         options = {"batch_size": 1}
-        tosica.tl.annotate_file(query, toy_model, output, cells_per_part=5, client=client, **options)
+        tosica.tl.annotate_file(
+            query, toy_model, output, cells_per_part=5, client=client, **options
+        )
         thread.join(60)
     assert len(killed) == 1
     toy_model.annotate(toy_query, **options)
     annotated = ad.read_h5ad(output)
-    np.testing.assert_array_equal(annotated.obsm["X_tosica"], toy_query.obsm["X_tosica"])
+    np.testing.assert_array_equal(
+        annotated.obsm["X_tosica"], toy_query.obsm["X_tosica"]
+    )

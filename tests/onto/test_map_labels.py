@@ -15,7 +15,9 @@ from tosica.onto._ontology import label_key, match_label, read_ontology
 
 
 def cells(labels: list, **columns: list) -> AnnData:
-    obs = pd.DataFrame({"label": labels, **columns}, index=[f"c{i}" for i in range(len(labels))])
+    obs = pd.DataFrame(
+        {"label": labels, **columns}, index=[f"c{i}" for i in range(len(labels))]
+    )
     return AnnData(np.zeros((len(labels), 1), np.float32), obs=obs)
 
 
@@ -53,14 +55,46 @@ def test_spelling_does_not_matter(label: str, term: str, how: str) -> None:
     "label",
     [
         *("NK", "DC", "Mac", "pre-B", "T", "B", "Mono"),  # abbreviations
-        *("DC1", "DC2", "IPC", "MPP", "LEC", "PY", "VIP"),  # exact synonyms, but of one use only
-        *("Alpha cells", "Alpha", "Stalk cells", "Golgi cells"),  # names with words left out
+        *(
+            "DC1",
+            "DC2",
+            "IPC",
+            "MPP",
+            "LEC",
+            "PY",
+            "VIP",
+        ),  # exact synonyms, but of one use only
+        *(
+            "Alpha cells",
+            "Alpha",
+            "Stalk cells",
+            "Golgi cells",
+        ),  # names with words left out
         "CD16+ monocytes",  # the synonym leaves CD14 out
         *("CD4-CD8- T cells", "Double-negative T"),  # the term is a thymocyte
         *("Resting microglia", "Liver macrophages"),  # the term is of fewer cells
-        *("CD14 Monocytes", "CD14- Monocytes", "CD4+ T cells", "CD4 T cells"),  # signs have meaning
-        *("B cells/T cells", "Megakaryocytes/platelets", "B cells & T cells"),  # several types
-        *("B cells 1", "Fibroblasts_2", "not a B cell", "Naive", "cluster 3", "17", "", "++", "cell s"),
+        *(
+            "CD14 Monocytes",
+            "CD14- Monocytes",
+            "CD4+ T cells",
+            "CD4 T cells",
+        ),  # signs have meaning
+        *(
+            "B cells/T cells",
+            "Megakaryocytes/platelets",
+            "B cells & T cells",
+        ),  # several types
+        *(
+            "B cells 1",
+            "Fibroblasts_2",
+            "not a B cell",
+            "Naive",
+            "cluster 3",
+            "17",
+            "",
+            "++",
+            "cell s",
+        ),
     ],
 )
 def test_nothing_is_guessed(label: str) -> None:
@@ -98,7 +132,9 @@ def test_sign_and_slash_stay() -> None:
 
 @settings(max_examples=30)
 @given(st.sampled_from(sorted(read_ontology().names.items())), st.text(max_size=20))
-def test_every_name_is_mapped_to_its_term_and_any_text_has_a_key(item: tuple[str, str], text: str) -> None:
+def test_every_name_is_mapped_to_its_term_and_any_text_has_a_key(
+    item: tuple[str, str], text: str
+) -> None:
     term, name = item
     key = label_key(text)
     assert key == key.strip().lower()
@@ -124,11 +160,25 @@ def test_table_and_column() -> None:
     adata = cells(["T cells", "B cells", "what", None, "T cells"])
     table = tosica.onto.map_labels(adata, "label", mapping={"what": "CL:0000623"})
     assert table["label"].tolist() == ["B cells", "T cells", "what"]
-    assert table["ontology_term_id"].tolist() == ["CL:0000236", "CL:0000084", "CL:0000623"]
-    assert table["ontology_label"].tolist() == ["B cell", "T cell", "natural killer cell"]
+    assert table["ontology_term_id"].tolist() == [
+        "CL:0000236",
+        "CL:0000084",
+        "CL:0000623",
+    ]
+    assert table["ontology_label"].tolist() == [
+        "B cell",
+        "T cell",
+        "natural killer cell",
+    ]
     assert table["match"].tolist() == ["name", "name", "given"]
     written = adata.obs["label_ontology_term_id"]
-    assert written.tolist() == ["CL:0000084", "CL:0000236", "CL:0000623", "unknown", "CL:0000084"]
+    assert written.tolist() == [
+        "CL:0000084",
+        "CL:0000236",
+        "CL:0000623",
+        "unknown",
+        "CL:0000084",
+    ]
     assert isinstance(written.dtype, pd.CategoricalDtype)
     assert all(isinstance(name, str) for name in written.cat.categories)
 
@@ -136,8 +186,13 @@ def test_table_and_column() -> None:
 def test_labels_without_a_term_are_unknown_and_have_candidates() -> None:
     adata = cells(["T cells", "DC", "B cells"])
     mapping = {"B cells": "unknown"}
-    table = tosica.onto.map_labels(adata, "label", key_added="ids", mapping=mapping).set_index("label")
-    assert table.loc["B cells", ["ontology_term_id", "match"]].tolist() == ["unknown", "given"]
+    table = tosica.onto.map_labels(
+        adata, "label", key_added="ids", mapping=mapping
+    ).set_index("label")
+    assert table.loc["B cells", ["ontology_term_id", "match"]].tolist() == [
+        "unknown",
+        "given",
+    ]
     assert table.loc["DC", "ontology_term_id"] == "unknown"
     assert table.loc["DC", "ontology_label"] == "unknown"
     assert "CL:0000451 dendritic cell" in table.loc["DC", "candidates"]
@@ -197,7 +252,12 @@ def test_above_and_below() -> None:
 
 
 @pytest.mark.parametrize(
-    ("term", "word"), [("T cells", "the name of CL:0000084"), ("CL:0", "no term"), ("CL:0000003", "obsolete")]
+    ("term", "word"),
+    [
+        ("T cells", "the name of CL:0000084"),
+        ("CL:0", "no term"),
+        ("CL:0000003", "obsolete"),
+    ],
 )
 def test_no_such_term(term: str, word: str) -> None:
     with pytest.raises(KeyError, match=word):

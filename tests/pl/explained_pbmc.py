@@ -23,12 +23,24 @@ def explained_pbmc(*, n_labels: int = 10, long_names: bool = False) -> AnnData:
     adata.obs["tosica_novelty"] = rng.gamma(2.0, size=adata.n_obs)
     add_attribution(adata)
     tosica.tl.rank_gene_sets(adata, GROUPBY)
-    tosica.pp.build_mask(adata, {f"set {i}": adata.var_names[38 * i :][:50] for i in range(20)})
+    tosica.pp.build_mask(
+        adata, {f"set {i}": adata.var_names[38 * i :][:50] for i in range(20)}
+    )
     share = np.array([0.0, 0.1, 0.5, 1.0])
     curves = [
-        pd.DataFrame({"order": order, "change": change, "share": share, "probability": probability})
+        pd.DataFrame(
+            {
+                "order": order,
+                "change": change,
+                "share": share,
+                "probability": probability,
+            }
+        )
         for power, order in ((8, "genes"), (4, "gene sets"), (1, "random"))
-        for change, probability in (("deletion", (1 - share) ** power), ("insertion", share ** (1 / power)))
+        for change, probability in (
+            ("deletion", (1 - share) ** power),
+            ("insertion", share ** (1 / power)),
+        )
     ]
     adata.uns["faithfulness"] = {"curves": pd.concat(curves, ignore_index=True)}
     return adata
@@ -41,7 +53,10 @@ def add_attribution(adata: AnnData) -> None:
     one. The last of more than two groups has none, and lacks every second of its first genes.
     """
     rng = np.random.default_rng(1)
-    groups, sets = list(adata.obs[GROUPBY].cat.categories), adata.uns["tosica"]["gene_sets"]
+    groups, sets = (
+        list(adata.obs[GROUPBY].cat.categories),
+        adata.uns["tosica"]["gene_sets"],
+    )
     names = np.array(adata.raw.var_names, dtype=object)
     z = rng.normal(size=(len(sets), len(groups)))
     genes = rng.normal(0, 0.02, size=(len(names), len(groups)))
@@ -56,10 +71,15 @@ def add_attribution(adata: AnnData) -> None:
             genes[first, i] = np.maximum(genes[first, i], added / (rank + 1))
             similar = sets[i] if rank == 1 else ""
             values = (12, 8.0 - rank, z[j, i], 1e-4)
-            rows.append((groups[i], sets[j], *values, ", ".join(names[first[:8]]), similar))
+            rows.append(
+                (groups[i], sets[j], *values, ", ".join(names[first[:8]]), similar)
+            )
     columns = "group gene_set n_genes contribution z pval_adj genes similar_to"
     evidence = pd.DataFrame(rows, columns=columns.split())
-    shown, columns = np.isin(sets, evidence["gene_set"]), [group.replace("/", "|") for group in groups]
+    shown, columns = (
+        np.isin(sets, evidence["gene_set"]),
+        [group.replace("/", "|") for group in groups],
+    )
     adata.uns["tosica_attribution"] = {
         "genes": pd.DataFrame(genes, names, columns),
         "expression": pd.DataFrame(expression, names, columns),
@@ -71,7 +91,10 @@ def add_attribution(adata: AnnData) -> None:
         "groupby": GROUPBY,
         "model": adata.uns["tosica"]["model"],
     }
-    of_cells = rng.normal(0, 0.1, size=(adata.n_obs, len(sets))) + z.T[adata.obs[GROUPBY].cat.codes]
+    of_cells = (
+        rng.normal(0, 0.1, size=(adata.n_obs, len(sets)))
+        + z.T[adata.obs[GROUPBY].cat.codes]
+    )
     adata.obsm["X_tosica_attribution"] = of_cells.astype(np.float32)
 
 
@@ -80,5 +103,9 @@ def history() -> dict[str, pd.DataFrame]:
     loss = 2 * np.exp(-np.arange(10) / 4) + 0.5
     # The lowest is that of the eighth epoch.
     validation = loss - 0.2 + 0.2 * np.maximum(np.arange(10) - 7, 0) ** 2
-    columns = {"train_loss": loss, "validation_loss": validation, "validation_accuracy": 1 - loss / 3}
+    columns = {
+        "train_loss": loss,
+        "validation_loss": validation,
+        "validation_accuracy": 1 - loss / 3,
+    }
     return {name: pd.DataFrame({name: values}) for name, values in columns.items()}

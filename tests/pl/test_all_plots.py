@@ -25,16 +25,23 @@ def _waterfall(adata, **kw):
     """Of a cell whose genes add as those of its group do."""
     cell = adata[:1].copy()
     genes = cell.uns["tosica_attribution"]["genes"]
-    cell.layers["tosica_attribution"] = genes.reindex(cell.var_names, fill_value=0).to_numpy()[:, :1].T
+    cell.layers["tosica_attribution"] = (
+        genes.reindex(cell.var_names, fill_value=0).to_numpy()[:, :1].T
+    )
     cell.uns["tosica_attribution"]["target"] = "own label"
     return pl.waterfall(cell, cell.obs_names[0], **kw)
 
 
 # How each plot is drawn from the cells of explained_pbmc, if it takes more than these.
 DRAW = {name: getattr(pl, name) for name in pl.__all__} | {
-    **{name: partial(getattr(pl, name), labels_key=GROUPBY) for name in ("confusion", "label_flow", "reliability")},
+    **{
+        name: partial(getattr(pl, name), labels_key=GROUPBY)
+        for name in ("confusion", "label_flow", "reliability")
+    },
     # Only two gene sets, because 60 × 60 distributions are slow.
-    "gene_set_violin": lambda adata, **kw: pl.gene_set_violin(adata, GROUPBY, gene_sets=_gene_sets(adata, 2), **kw),
+    "gene_set_violin": lambda adata, **kw: pl.gene_set_violin(
+        adata, GROUPBY, gene_sets=_gene_sets(adata, 2), **kw
+    ),
     "novelty": partial(pl.novelty, groupby=GROUPBY),
     "composition": partial(pl.composition, sample_key="phase", groupby=GROUPBY),
     "waterfall": _waterfall,
@@ -43,7 +50,9 @@ DRAW = {name: getattr(pl, name) for name in pl.__all__} | {
 }
 # Plots of several panels draw only one of them into given axes.
 DRAW_INTO_AXES = DRAW | {
-    "gene_set_violin": partial(pl.gene_set_violin, groupby=GROUPBY, gene_sets="gene set 00"),
+    "gene_set_violin": partial(
+        pl.gene_set_violin, groupby=GROUPBY, gene_sets="gene set 00"
+    ),
     "rank_gene_sets": partial(pl.rank_gene_sets, groups="CD34+"),
     "top_genes": partial(pl.top_genes, groups="CD34+"),
     "umap": partial(pl.umap, color=GROUPBY),
@@ -69,10 +78,16 @@ def test_nothing_is_cut_off_and_no_names_overlap(name, crowded):
         for ax in figure.axes:
             texts = ax.texts if "flow" in name else []
             for labels in (ax.get_xticklabels(), ax.get_yticklabels(), texts):
-                seen = [label for label in labels if label.get_text() and label.get_visible() and (texts or ax.axison)]
+                seen = [
+                    label
+                    for label in labels
+                    if label.get_text() and label.get_visible() and (texts or ax.axison)
+                ]
                 # Letters of one line may touch the next by the height of an accent.
                 boxes = [label.get_window_extent().shrunk(1, 0.9) for label in seen]
-                assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[i + 1 :])
+                assert not any(
+                    a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[i + 1 :]
+                )
 
 
 @pytest.mark.slow
@@ -88,7 +103,9 @@ def test_draws_into_axes(name, adata):
 
 @every
 def test_figsize_is_kept(name, adata):
-    assert tuple(DRAW[name](adata, figsize=(9, 8), return_fig=True).get_size_inches()) == (9, 8)
+    assert tuple(
+        DRAW[name](adata, figsize=(9, 8), return_fig=True).get_size_inches()
+    ) == (9, 8)
 
 
 @pytest.mark.slow
@@ -112,15 +129,28 @@ def test_every_parameter_is_documented(name):
     lines = inspect.getdoc(function).splitlines()
     assert not [line for line in lines if line.startswith("{")]
     assert f"tosica.pl.{name}(" in "\n".join(lines)
-    described = {word.strip() for line in lines if not line.startswith(" ") for word in line.split(",")}
+    described = {
+        word.strip()
+        for line in lines
+        if not line.startswith(" ")
+        for word in line.split(",")
+    }
     for parameter in inspect.signature(function).parameters.values():
         assert str(parameter).split(":")[0] in described
 
 
 def test_colors_are_those_of_the_data(adata):
-    colors = dict(zip(adata.obs[GROUPBY].cat.categories, adata.uns[f"{GROUPBY}_colors"], strict=True))
+    colors = dict(
+        zip(
+            adata.obs[GROUPBY].cat.categories,
+            adata.uns[f"{GROUPBY}_colors"],
+            strict=True,
+        )
+    )
     for plot in (pl.rank_gene_sets, pl.top_genes):
-        drawn = [to_hex(ax.patches[0].get_facecolor()) for ax in plot(adata, show=False)]
+        drawn = [
+            to_hex(ax.patches[0].get_facecolor()) for ax in plot(adata, show=False)
+        ]
         assert drawn == list(colors.values())
     ax = pl.novelty(adata, GROUPBY, show=False)
     boxes = [to_hex(box.get_facecolor()) for box in ax.patches]
@@ -139,7 +169,8 @@ BARE = {
     "novelty": r"tosica\.tl\.novelty",
     **dict.fromkeys(("reliability", "confusion", "label_flow"), r"run model\.annotate"),
     **dict.fromkeys(
-        ("flow", "gene_set_dotplot", "gene_set_heatmap", "top_genes"), r"call tosica\.tl\.attribute\(adata, model\)"
+        ("flow", "gene_set_dotplot", "gene_set_heatmap", "top_genes"),
+        r"call tosica\.tl\.attribute\(adata, model\)",
     ),
 }
 
@@ -154,26 +185,82 @@ def test_the_step_before_was_not_taken(name):
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
-        (lambda a, ax: pl.rank_gene_sets(a, "T cell"), KeyError, "has no group 'T cell'"),
+        (
+            lambda a, ax: pl.rank_gene_sets(a, "T cell"),
+            KeyError,
+            "has no group 'T cell'",
+        ),
         (lambda a, ax: pl.flow(a, "T cell"), KeyError, "has no group 'T cell'"),
         (lambda a, ax: pl.top_genes(a, ax=ax), ValueError, "room for one group"),
-        (lambda a, ax: pl.gene_set_heatmap(a, gene_sets="gene set 79"), KeyError, "those with evidence in"),
-        (lambda a, ax: pl.gene_set_dotplot(a, gene_sets="GENE SET 3"), KeyError, "no gene set .* did you mean"),
-        (lambda a, ax: pl.gene_set_violin(a, GROUPBY, gene_sets=[]), ValueError, "gene_sets is empty"),
-        (lambda a, ax: pl.gene_set_heatmap(a, gene_sets="a", n_gene_sets=2), ValueError, "leave n_gene_sets out"),
-        (lambda a, ax: pl.gene_set_violin(a, GROUPBY, key="tosica"), KeyError, "'tosica'.* holds no contributions"),
-        (lambda a, ax: pl.gene_set_violin(a, GROUPBY, ax=ax), ValueError, "room for one gene set"),
-        (lambda a, ax: pl.gene_set_violin(a, "cell_type"), KeyError, "no column 'cell_type'"),
-        (lambda a, ax: pl.umap(a, ["phase", "louvain"], ax=ax), ValueError, "room for one panel"),
-        (lambda a, ax: pl.umap(a, "gene set 3"), KeyError, "no gene set .* did you mean"),
+        (
+            lambda a, ax: pl.gene_set_heatmap(a, gene_sets="gene set 79"),
+            KeyError,
+            "those with evidence in",
+        ),
+        (
+            lambda a, ax: pl.gene_set_dotplot(a, gene_sets="GENE SET 3"),
+            KeyError,
+            "no gene set .* did you mean",
+        ),
+        (
+            lambda a, ax: pl.gene_set_violin(a, GROUPBY, gene_sets=[]),
+            ValueError,
+            "gene_sets is empty",
+        ),
+        (
+            lambda a, ax: pl.gene_set_heatmap(a, gene_sets="a", n_gene_sets=2),
+            ValueError,
+            "leave n_gene_sets out",
+        ),
+        (
+            lambda a, ax: pl.gene_set_violin(a, GROUPBY, key="tosica"),
+            KeyError,
+            "'tosica'.* holds no contributions",
+        ),
+        (
+            lambda a, ax: pl.gene_set_violin(a, GROUPBY, ax=ax),
+            ValueError,
+            "room for one gene set",
+        ),
+        (
+            lambda a, ax: pl.gene_set_violin(a, "cell_type"),
+            KeyError,
+            "no column 'cell_type'",
+        ),
+        (
+            lambda a, ax: pl.umap(a, ["phase", "louvain"], ax=ax),
+            ValueError,
+            "room for one panel",
+        ),
+        (
+            lambda a, ax: pl.umap(a, "gene set 3"),
+            KeyError,
+            "no gene set .* did you mean",
+        ),
         (lambda a, ax: pl.umap(a, "phase", basis="pca2"), KeyError, "no 'X_pca2': run"),
         (lambda a, ax: pl.reliability(a, "louvain"), ValueError, "no label in common"),
-        (lambda a, ax: pl.reliability(a, GROUPBY, figsice=(3, 3)), TypeError, "did you mean 'figsize'"),
-        (lambda a, ax: pl.flow(a, ax=ax, figsize=(3, 3)), ValueError, "give either ax or figsize, not both"),
-        (lambda a, ax: pl.training(history(), keys=["x"]), KeyError, "history has no 'x', only"),
+        (
+            lambda a, ax: pl.reliability(a, GROUPBY, figsice=(3, 3)),
+            TypeError,
+            "did you mean 'figsize'",
+        ),
+        (
+            lambda a, ax: pl.flow(a, ax=ax, figsize=(3, 3)),
+            ValueError,
+            "give either ax or figsize, not both",
+        ),
+        (
+            lambda a, ax: pl.training(history(), keys=["x"]),
+            KeyError,
+            "history has no 'x', only",
+        ),
         (lambda a, ax: pl.training(history(), keys=[]), ValueError, "nothing to draw"),
         (lambda a, ax: pl.training({}), ValueError, "no history"),
-        (lambda a, ax: pl.training(history(), keys=list(history()), ax=ax), ValueError, "room for one panel"),
+        (
+            lambda a, ax: pl.training(history(), keys=list(history()), ax=ax),
+            ValueError,
+            "room for one panel",
+        ),
     ],
 )
 def test_what_cannot_be_drawn(adata, call, error, match):
@@ -185,12 +272,22 @@ def test_what_cannot_be_drawn(adata, call, error, match):
 def test_without_evidence_the_genes_are_left(adata):
     data = adata.copy()
     record = data.uns["tosica_attribution"]
-    record.update({name: record[name][:0] for name in ("evidence", "z", "contribution")})
-    for call in (pl.gene_set_heatmap, pl.gene_set_dotplot, lambda a: pl.gene_set_violin(a, GROUPBY)):
-        with pytest.raises(ValueError, match=r"No gene set has evidence .* tosica\.pl\.top_genes"):
+    record.update(
+        {name: record[name][:0] for name in ("evidence", "z", "contribution")}
+    )
+    for call in (
+        pl.gene_set_heatmap,
+        pl.gene_set_dotplot,
+        lambda a: pl.gene_set_violin(a, GROUPBY),
+    ):
+        with pytest.raises(
+            ValueError, match=r"No gene set has evidence .* tosica\.pl\.top_genes"
+        ):
             call(data)
     assert len(pl.top_genes(data, show=False)) == 10
     del data.obsm["X_tosica_attribution"]
-    with pytest.raises(KeyError, match=r"run tosica\.tl\.attribute\(adata, model, cells=True\)"):
+    with pytest.raises(
+        KeyError, match=r"run tosica\.tl\.attribute\(adata, model, cells=True\)"
+    ):
         pl.umap(data, "gene set 03")
     pl.umap(data, GROUPBY, show=False)

@@ -47,7 +47,9 @@ def test_shown_saved_or_returned_as_asked_for(shown, tmp_path):
     assert result is None
     assert not plt.fignum_exists(figure.number)
     assert len(shown) == 1
-    figure, _, result = _finish(show=True, return_fig=True, save=tmp_path / "figure.png")
+    figure, _, result = _finish(
+        show=True, return_fig=True, save=tmp_path / "figure.png"
+    )
     assert result is figure
     assert len(shown) == 2
 
@@ -89,7 +91,9 @@ def test_a_figure_grows_with_its_names():
         for ax in (first, second):
             ax.set_yticks([0], [name])
         canvas.fit(first, (1.5, 2))
-        np.testing.assert_allclose(inches_of(canvas.figure, second), (1.5, 2), atol=0.05)
+        np.testing.assert_allclose(
+            inches_of(canvas.figure, second), (1.5, 2), atol=0.05
+        )
         sizes.append(canvas.figure.get_size_inches())
     assert sizes[1][0] > sizes[0][0] + 2
     assert sizes[1][1] == pytest.approx(sizes[0][1], abs=0.05)
@@ -97,7 +101,9 @@ def test_a_figure_grows_with_its_names():
 
 def test_colors_are_those_of_the_anndata():
     adata = annotated_pbmc()
-    adata.obs["phase"] = adata.obs["phase"].cat.set_categories(["none", "G1", "G2M", "S"])
+    adata.obs["phase"] = adata.obs["phase"].cat.set_categories(
+        ["none", "G1", "G2M", "S"]
+    )
     adata.uns["phase_colors"] = np.array(["#111111", "red", "#00ff00", "#0000ff"])
     # Unused categories do not shift the colours.
     expected = {"none": "#111111", "G1": "#ff0000", "G2M": "#00ff00", "S": "#0000ff"}
@@ -105,7 +111,9 @@ def test_colors_are_those_of_the_anndata():
     adata.obs["number"] = 10 - np.arange(adata.n_obs) % 2
     for stored in (["#111111"], ["not a colour"] * 2):
         adata.uns["number_colors"] = stored
-        assert group_colors(adata, "number") == dict(zip(("9", "10"), sc.pl.palettes.default_20[:2], strict=True))
+        assert group_colors(adata, "number") == dict(
+            zip(("9", "10"), sc.pl.palettes.default_20[:2], strict=True)
+        )
         assert adata.uns["number_colors"] == stored
 
 
@@ -121,7 +129,9 @@ def test_two_lines_that_are_short_enough_and_different(names, max_length):
     assert len(set(wrapped)) == len(names)
     assert all(text.count("\n") <= 1 for text in wrapped)
     assert all(len(line) <= max_length for text in wrapped for line in text.split("\n"))
-    assert all(w == n for w, n in zip(wrapped, names, strict=True) if len(n) <= max_length)
+    assert all(
+        w == n for w, n in zip(wrapped, names, strict=True) if len(n) <= max_length
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,4 +151,13 @@ def test_longer_names_are_shortened_in_the_middle():
     assert text.startswith("positive regulation")
     assert text.endswith("alpha")
     assert "…" in text
-    assert len(set(wrap([f"{'x' * 60} {number:02d} {'y' * 60}" for number in range(30)], 40))) == 30
+    assert (
+        len(
+            set(
+                wrap(
+                    [f"{'x' * 60} {number:02d} {'y' * 60}" for number in range(30)], 40
+                )
+            )
+        )
+        == 30
+    )

@@ -31,19 +31,35 @@ def test_the_heatmap_shows_the_evidence_in_a_diagonal(adata, tmp_path):
     ax = pl.gene_set_heatmap(data, n_gene_sets=2, show=False)
     groups, names = texts(ax.get_xticklabels()), texts(ax.get_yticklabels())
     # The first two of each group that are not similar to another.
-    assert sorted(names) == sorted(planted(i + more) for i in range(9) for more in (0, 20))
+    assert sorted(names) == sorted(
+        planted(i + more) for i in range(9) for more in (0, 20)
+    )
     mesh, dots = ax.collections
     drawn = mesh.get_array().reshape(len(names), len(groups))
-    z = adata.uns["tosica_attribution"]["z"].set_axis(adata.obs[GROUPBY].cat.categories, axis=1)
+    z = adata.uns["tosica_attribution"]["z"].set_axis(
+        adata.obs[GROUPBY].cat.categories, axis=1
+    )
     np.testing.assert_allclose(drawn, z.loc[names, groups])
     assert (np.diff(drawn.argmax(axis=1)) >= 0).all()
     # Dots are where the table has a row, of similar sets as well.
     table = tosica.get.gene_sets_df(adata, similar=True)
     marked = {(names[int(y)], groups[int(x)]) for x, y in dots.get_offsets()}
-    assert marked == {pair for pair in zip(table["gene_set"], table["group"], strict=True) if pair[0] in names}
+    assert marked == {
+        pair
+        for pair in zip(table["gene_set"], table["group"], strict=True)
+        if pair[0] in names
+    }
     ax.figure.canvas.draw()
-    strip = [to_hex(color) for color in ax.child_axes[0].collections[0].get_facecolors()]
-    color_of = dict(zip(adata.obs[GROUPBY].cat.categories, adata.uns[f"{GROUPBY}_colors"], strict=True))
+    strip = [
+        to_hex(color) for color in ax.child_axes[0].collections[0].get_facecolors()
+    ]
+    color_of = dict(
+        zip(
+            adata.obs[GROUPBY].cat.categories,
+            adata.uns[f"{GROUPBY}_colors"],
+            strict=True,
+        )
+    )
     assert strip == [color_of[group].lower() for group in groups]
     assert mesh.get_clim() == (-9, 9)
     assert mesh.colorbar.extend == "neither"
@@ -51,11 +67,20 @@ def test_the_heatmap_shows_the_evidence_in_a_diagonal(adata, tmp_path):
 
 def test_limits_and_order_as_asked_for(adata):
     wanted = [planted(8), planted(3), planted(5)]
-    ax = pl.gene_set_heatmap(adata, gene_sets=wanted, cluster_groups=False, vmax=5, figsize=(2, 2), show=False)
+    ax = pl.gene_set_heatmap(
+        adata,
+        gene_sets=wanted,
+        cluster_groups=False,
+        vmax=5,
+        figsize=(2, 2),
+        show=False,
+    )
     assert texts(ax.get_yticklabels()) == wanted
     assert texts(ax.get_xticklabels()) == list(adata.obs[GROUPBY].cat.categories)
     assert ax.collections[0].colorbar.extend == "max"
-    assert texts(pl.gene_set_dotplot(adata, gene_sets=planted(3), show=False).get_yticklabels()) == [planted(3)]
+    assert texts(
+        pl.gene_set_dotplot(adata, gene_sets=planted(3), show=False).get_yticklabels()
+    ) == [planted(3)]
     data = adata.copy()
     data.uns["tosica_attribution"]["z"].iloc[0, 0] = 50
     assert pl.gene_set_heatmap(data, show=False).collections[0].get_clim() == (-12, 12)
@@ -67,9 +92,13 @@ def test_dots_are_contributions_with_rings_where_there_is_evidence(adata):
     assert names == [planted(i) for i in range(9)]
     (dots,) = ax.collections
     record = adata.uns["tosica_attribution"]
-    np.testing.assert_allclose(dots.get_array(), record["z"].loc[names].to_numpy().ravel())
+    np.testing.assert_allclose(
+        dots.get_array(), record["z"].loc[names].to_numpy().ravel()
+    )
     added = record["contribution"].loc[names].to_numpy().ravel()
-    np.testing.assert_allclose(dots.get_sizes() / dots.get_sizes().max(), added / added.max())
+    np.testing.assert_allclose(
+        dots.get_sizes() / dots.get_sizes().max(), added / added.max()
+    )
     rings = np.reshape(dots.get_linewidths(), (9, 10)) == 1
     table = tosica.get.gene_sets_df(adata, similar=True)
     assert rings.sum() == table["gene_set"].isin(names).sum()
@@ -82,15 +111,23 @@ def test_violins_and_umap_show_the_cells(adata):
     assert axes[0].figure.get_supxlabel() == "contribution (logits)"
     (ax,) = pl.gene_set_violin(adata, GROUPBY, gene_sets=planted(2), show=False)
     of_set = adata.obsm["X_tosica_attribution"][:, 2]
-    medians = [float(line.get_xdata()[0]) for line in ax.lines if line.get_marker() == "o"]
+    medians = [
+        float(line.get_xdata()[0]) for line in ax.lines if line.get_marker() == "o"
+    ]
     np.testing.assert_allclose(
-        medians, [np.median(of_set[adata.obs[GROUPBY] == g]) for g in texts(ax.get_yticklabels())]
+        medians,
+        [
+            np.median(of_set[adata.obs[GROUPBY] == g])
+            for g in texts(ax.get_yticklabels())
+        ],
     )
     axes = pl.umap(adata, [GROUPBY, planted(2), "n_counts"], show=False)
     bars = [ax.collections[0].colorbar for ax in axes]
     assert bars[0] is None
     assert [bar.ax.get_ylabel() for bar in bars[1:]] == ["contribution (logits)", ""]
-    np.testing.assert_allclose(np.sort(axes[1].collections[0].get_array()), np.sort(of_set))
+    np.testing.assert_allclose(
+        np.sort(axes[1].collections[0].get_array()), np.sort(of_set)
+    )
     (ax,) = pl.umap(adata, planted(2), colorbar_loc=None, show=False)
     assert ax.collections[0].colorbar is None
 
@@ -103,23 +140,39 @@ def test_shares_of_a_sample_add_up(adata):
     widths = np.array([[bar.get_width() for bar in bars] for bars in ax.containers])
     counts = pd.crosstab(adata.obs["phase"], adata.obs[GROUPBY], normalize="index")
     np.testing.assert_allclose(widths, counts.T)
-    np.testing.assert_allclose([bar.get_x() + bar.get_width() for bar in ax.containers[-1]], 1)
+    np.testing.assert_allclose(
+        [bar.get_x() + bar.get_width() for bar in ax.containers[-1]], 1
+    )
 
 
 def test_bars_are_the_table(adata):
     group = adata.obs[GROUPBY].cat.categories[2]
     for values in ("score", "logfoldchange"):
-        table = tosica.get.rank_gene_sets_df(adata, group).head(5).sort_values(values, ascending=False, kind="stable")
-        (ax,) = pl.rank_gene_sets(adata, group, n_gene_sets=5, values=values, show=False)
+        table = (
+            tosica.get.rank_gene_sets_df(adata, group)
+            .head(5)
+            .sort_values(values, ascending=False, kind="stable")
+        )
+        (ax,) = pl.rank_gene_sets(
+            adata, group, n_gene_sets=5, values=values, show=False
+        )
         assert texts(ax.get_yticklabels()) == list(table["gene_set"])
-        np.testing.assert_allclose([bar.get_width() for bar in ax.patches], table[values])
+        np.testing.assert_allclose(
+            [bar.get_width() for bar in ax.patches], table[values]
+        )
     # What is above 5 % FDR is pale.
-    assert [bar.get_alpha() is not None for bar in ax.patches] == list(table["pval_adj"] > 0.05)
+    assert [bar.get_alpha() is not None for bar in ax.patches] == list(
+        table["pval_adj"] > 0.05
+    )
     (ax,) = pl.top_genes(adata, group, show=False)
     table = tosica.get.genes_df(adata, group, n_genes=10)
     assert texts(ax.get_yticklabels()) == list(table["gene"])
-    np.testing.assert_allclose([bar.get_width() for bar in ax.patches], table["contribution"])
-    assert [bar.get_alpha() is not None for bar in ax.patches] == list(table["expression"] < 0)
+    np.testing.assert_allclose(
+        [bar.get_width() for bar in ax.patches], table["contribution"]
+    )
+    assert [bar.get_alpha() is not None for bar in ax.patches] == list(
+        table["expression"] < 0
+    )
     assert ax.get_xlabel() == "contribution (logits)\npale: expressed below baseline"
 
 
@@ -138,7 +191,15 @@ def test_ribbons_are_the_tables(adata):
     first, second = tosica.get.genes_df(adata, groups[-1], n_genes=2)["gene"]
     # A minus stands before the gene that the group lacks.
     sentence = "no gene set has evidence"
-    assert shown == [groups[-1], "label", sentence, "gene set", f"−{first}", second, "gene"]
+    assert shown == [
+        groups[-1],
+        "label",
+        sentence,
+        "gene set",
+        f"−{first}",
+        second,
+        "gene",
+    ]
 
 
 def _n_ribbons(ax):
@@ -152,8 +213,13 @@ def _n_ribbons(ax):
 def test_confusion_shows_the_table(normalize, adata):
     table = tosica.tl.confusion(adata, GROUPBY, normalize=normalize)
     ax = pl.confusion(adata, GROUPBY, normalize=normalize, show=False)
-    np.testing.assert_allclose(ax.collections[0].get_array().reshape(table.shape), table)
-    assert (texts(ax.get_yticklabels()), texts(ax.get_xticklabels())) == (list(table.index), list(table.columns))
+    np.testing.assert_allclose(
+        ax.collections[0].get_array().reshape(table.shape), table
+    )
+    assert (texts(ax.get_yticklabels()), texts(ax.get_xticklabels())) == (
+        list(table.index),
+        list(table.columns),
+    )
     assert table.columns[-1] == "Unknown"
     ax.figure.draw_without_rendering()
     cell = ax.get_window_extent().width / len(ax.get_xticklabels())
@@ -164,8 +230,18 @@ def test_numbers_are_shares_or_cells_and_zeros_are_blank(adata):
     data = adata.copy()
     data.obs["known"] = np.repeat(["a", "b"], [698, 2])
     data.obs["tosica_prediction"] = ["b", *["a"] * 698, "b"]
-    assert texts(pl.confusion(data, "known", show=False).texts) == ["1.00", "<.01", "0.50", "0.50"]
-    assert texts(pl.confusion(data, "known", normalize=False, show=False).texts) == ["697", "1", "1", "1"]
+    assert texts(pl.confusion(data, "known", show=False).texts) == [
+        "1.00",
+        "<.01",
+        "0.50",
+        "0.50",
+    ]
+    assert texts(pl.confusion(data, "known", normalize=False, show=False).texts) == [
+        "697",
+        "1",
+        "1",
+        "1",
+    ]
     # Only where there is room, or they are asked for.
     assert not pl.confusion(annotated_pbmc(n_labels=60), GROUPBY, show=False).texts
     assert not pl.confusion(adata, GROUPBY, figsize=(5, 4), show=False).texts
@@ -178,8 +254,14 @@ def test_numbers_are_shares_or_cells_and_zeros_are_blank(adata):
 def test_curves_of_all_orders_differ(adata):
     lines = pl.faithfulness(adata, show=False).get_lines()
     kinds = adata.uns["faithfulness"]["curves"][["change", "order"]].drop_duplicates()
-    assert [line.get_label().split(":")[0] for line in lines] == [", ".join(row) for row in kinds.to_numpy()]
-    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == len(lines) == 6
+    assert [line.get_label().split(":")[0] for line in lines] == [
+        ", ".join(row) for row in kinds.to_numpy()
+    ]
+    assert (
+        len({(line.get_color(), line.get_linestyle()) for line in lines})
+        == len(lines)
+        == 6
+    )
 
 
 def test_novelty_is_marked_at_the_cutoff(adata):
@@ -193,13 +275,21 @@ def test_training(toy_model):
     losses, accuracy = pl.training(table, show=False)
     assert (losses.get_ylabel(), accuracy.get_ylabel()) == ("cross-entropy", "accuracy")
     legend = texts(losses.get_legend().get_texts())
-    assert legend == ["training loss", "validation loss", "lowest validation loss: epoch 8"]
+    assert legend == [
+        "training loss",
+        "validation loss",
+        "lowest validation loss: epoch 8",
+    ]
     for ax in (losses, accuracy):
-        assert [float(line.get_xdata()[0]) for line in ax.lines if line.get_marker() == "o"] == [8]
+        assert [
+            float(line.get_xdata()[0]) for line in ax.lines if line.get_marker() == "o"
+        ] == [8]
     axes = pl.training(table, keys=["train_loss", "lr-AdamW", "lr-AdamW"], show=False)
     assert [ax.get_ylabel() for ax in axes] == ["cross-entropy", ""]
     assert pl.training(table, ax=plt.subplots()[1]).get_ylabel() == "cross-entropy"
-    for ax in pl.training({name: values[:1] for name, values in table.items()}, show=False):
+    for ax in pl.training(
+        {name: values[:1] for name, values in table.items()}, show=False
+    ):
         assert {line.get_marker() for line in ax.lines} == {"o"}
     losses, _ = pl.training(toy_model, show=False)
     assert len(losses.lines[0].get_xdata()) == len(toy_model.history["train_loss"])
@@ -208,8 +298,12 @@ def test_training(toy_model):
 def test_mask_coverage_is_the_table(adata):
     axes = pl.mask_coverage(adata, show=False)
     table = tosica.get.mask_coverage(adata)
-    np.testing.assert_array_equal(axes[0].lines[1].get_ydata(), [0, *table["n_covered"]])
-    assert all(sum(bar.get_height() for bar in ax.patches) == len(table) for ax in axes[1:])
+    np.testing.assert_array_equal(
+        axes[0].lines[1].get_ydata(), [0, *table["n_covered"]]
+    )
+    assert all(
+        sum(bar.get_height() for bar in ax.patches) == len(table) for ax in axes[1:]
+    )
     share = adata.uns["tosica_mask"]["coverage"]
     assert axes[0].get_title() == f"{share:.0%} of {adata.n_vars} genes"
     assert axes[1].get_title() == f"median {table['n_genes'].median():g} genes (dashed)"

@@ -28,12 +28,16 @@ SETS = {
 }
 GENES = ["CD3D", "CD3E", "CD19", "MS4A1", "LYZ", "CD2"]
 
-low_coverage_is_no_matter = pytest.mark.filterwarnings("ignore:only .* of adata's genes")
+low_coverage_is_no_matter = pytest.mark.filterwarnings(
+    "ignore:only .* of adata's genes"
+)
 
 
 def data(genes=GENES, n_obs=3):
     genes = list(genes)
-    adata = AnnData(np.arange(n_obs * len(genes), dtype=np.float32).reshape(n_obs, len(genes)))
+    adata = AnnData(
+        np.arange(n_obs * len(genes), dtype=np.float32).reshape(n_obs, len(genes))
+    )
     adata.var_names = genes
     return adata
 
@@ -49,10 +53,17 @@ def names_of(adata, key=KEY):
 def naive(genes, gene_sets, min_genes, max_genes, max_gene_sets, n_unannotated):
     """The rules, one after the other, in plain Python."""
     present = {name: set(s).intersection(genes) for name, s in gene_sets.items()}
-    fitting = [name for name, s in present.items() if len(s) >= min_genes and len(set(gene_sets[name])) <= max_genes]
+    fitting = [
+        name
+        for name, s in present.items()
+        if len(s) >= min_genes and len(set(gene_sets[name])) <= max_genes
+    ]
     largest = sorted(fitting, key=lambda name: -len(present[name]))[:max_gene_sets]
     kept = [name for name in fitting if name in largest]
-    rows = [[gene in present[name] for name in kept] + [True] * n_unannotated for gene in genes]
+    rows = [
+        [gene in present[name] for name in kept] + [True] * n_unannotated
+        for gene in genes
+    ]
     names = kept + [f"unannotated_{i}" for i in range(1, n_unannotated + 1)]
     return names, np.array(rows, dtype=bool)
 
@@ -79,7 +90,8 @@ def test_mask_and_what_is_said_about_it():
     assert mask.has_sorted_indices
     assert mask.nnz == mask.sum() == 3 + 2 + 5
     np.testing.assert_array_equal(
-        mask.toarray().astype(int), [[1, 0, 1], [1, 0, 1], [0, 1, 1], [0, 1, 1], [0, 0, 0], [1, 0, 1]]
+        mask.toarray().astype(int),
+        [[1, 0, 1], [1, 0, 1], [0, 1, 1], [0, 1, 1], [0, 0, 0], [1, 0, 1]],
     )
     about = adata.uns[KEY]
     assert about["gene_sets"].dtype == object
@@ -115,10 +127,20 @@ def test_mask_and_what_is_said_about_it():
 
 def test_key_added_moves_both_and_an_older_mask_is_replaced():
     adata = AnnData(obs=pd.DataFrame(index=["c"]), var=pd.DataFrame(index=GENES))
-    build_mask(adata, SETS, min_genes=np.int32(2), mask_ratio=np.float32(0.5), key_added="other")
+    build_mask(
+        adata,
+        SETS,
+        min_genes=np.int32(2),
+        mask_ratio=np.float32(0.5),
+        key_added="other",
+    )
     assert adata.X is None
     assert list(adata.varm) == list(adata.uns) == ["other"]
-    assert {type(value) for value in adata.uns["other"]["params"].values()} == {int, float, str}
+    assert {type(value) for value in adata.uns["other"]["params"].values()} == {
+        int,
+        float,
+        str,
+    }
     build_mask(adata, {"only": ["LYZ"]}, min_genes=1, key_added="other")
     assert names_of(adata, "other") == ["only"]
     assert adata.varm["other"].shape == (6, 1)
@@ -128,7 +150,9 @@ def test_key_added_moves_both_and_an_older_mask_is_replaced():
 
 
 set_collections = gene_set_collections(
-    st.text(min_size=1, max_size=4).filter(lambda name: not name.startswith("unannotated")),
+    st.text(min_size=1, max_size=4).filter(
+        lambda name: not name.startswith("unannotated")
+    ),
     st.sampled_from([f"G{i}" for i in range(12)]),
 )
 
@@ -141,7 +165,9 @@ set_collections = gene_set_collections(
     as_table=st.booleans(),
     min_genes=st.integers(1, 3),
     width=st.integers(0, 8),
-    limits=st.fixed_dictionaries({"max_gene_sets": st.integers(1, 6), "n_unannotated": st.integers(0, 2)}),
+    limits=st.fixed_dictionaries(
+        {"max_gene_sets": st.integers(1, 6), "n_unannotated": st.integers(0, 2)}
+    ),
 )
 def test_as_plain_python(gene_sets, n_genes, as_table, min_genes, width, limits):
     genes = [f"G{i}" for i in range(n_genes)]
@@ -173,20 +199,35 @@ def test_as_plain_python(gene_sets, n_genes, as_table, min_genes, width, limits)
 
 def forms(tmp_path):
     """The same gene sets in every form, by the source that is written down."""
-    lines = "".join(f"{s}\tna\t" + "\t".join(genes) + "\n" for s, genes in SETS.items()).encode()
+    lines = "".join(
+        f"{s}\tna\t" + "\t".join(genes) + "\n" for s, genes in SETS.items()
+    ).encode()
     for name in ("sets.gmt", "sets.gmt.gz", "SETS.GMT", "sets"):
-        (tmp_path / name).write_bytes(gzip.compress(lines) if name.endswith(".gz") else lines)
+        (tmp_path / name).write_bytes(
+            gzip.compress(lines) if name.endswith(".gz") else lines
+        )
     pairs = [(name, gene) for name, genes in SETS.items() for gene in genes]
     # Rows of a set need not lie together, pairs may repeat, other columns do not matter.
     table = pd.DataFrame(
-        [pairs[0], *pairs[4:7:2], *pairs], columns=["source", "target"], index=range(5, 8 + len(pairs))
+        [pairs[0], *pairs[4:7:2], *pairs],
+        columns=["source", "target"],
+        index=range(5, 8 + len(pairs)),
     )
     table["weight"] = -1.0
     containers = [tuple, set, np.array, pd.Index, pd.Series, iter]
     return {
-        **{f"dict {kind.__name__}": {name: kind(genes) for name, genes in SETS.items()} for kind in containers},
-        **{f"table {t}": table.astype({"source": t, "target": t}) for t in ("object", "category", "string")},
-        **{f"{name} path": tmp_path / name for name in ("sets.gmt", "sets.gmt.gz", "SETS.GMT", "sets")},
+        **{
+            f"dict {kind.__name__}": {name: kind(genes) for name, genes in SETS.items()}
+            for kind in containers
+        },
+        **{
+            f"table {t}": table.astype({"source": t, "target": t})
+            for t in ("object", "category", "string")
+        },
+        **{
+            f"{name} path": tmp_path / name
+            for name in ("sets.gmt", "sets.gmt.gz", "SETS.GMT", "sets")
+        },
         **{f"{name} text": str(tmp_path / name) for name in ("sets.gmt", "sets")},
     }
 
@@ -206,12 +247,19 @@ def test_forms(tmp_path, caplog):
 
 
 def test_rows_with_missing_values_are_left_out_and_told(caplog):
-    table = pd.DataFrame({"source": ["a", None, "a", "b"], "target": ["CD2", "CD19", "LYZ", float("nan")]})
+    table = pd.DataFrame(
+        {
+            "source": ["a", None, "a", "b"],
+            "target": ["CD2", "CD19", "LYZ", float("nan")],
+        }
+    )
     adata = data()
     build_mask(adata, table, min_genes=1)
     assert names_of(adata) == ["a"]
     assert mask_of(adata)[:, 0].sum() == 2
-    assert caplog.messages[0] == ("build_mask: left out 2 of 4 rows of the table, whose source or target is missing")
+    assert caplog.messages[0] == (
+        "build_mask: left out 2 of 4 rows of the table, whose source or target is missing"
+    )
 
 
 # ------------------------------------------------------------------------------------ random sets
@@ -220,7 +268,11 @@ def test_rows_with_missing_values_are_left_out_and_told(caplog):
 def test_random_sets():
     adata = data([f"G{i}" for i in range(2000)], n_obs=1)
     build_mask(adata, None, max_gene_sets=50, mask_ratio=0.03, n_unannotated=2)
-    assert names_of(adata) == [*(f"random_{i}" for i in range(1, 51)), "unannotated_1", "unannotated_2"]
+    assert names_of(adata) == [
+        *(f"random_{i}" for i in range(1, 51)),
+        "unannotated_1",
+        "unannotated_2",
+    ]
     mask = mask_of(adata)
     # 100 000 draws: five standard deviations are 0.0027.
     assert mask[:, :50].mean() == pytest.approx(0.03, abs=0.0027)
@@ -292,14 +344,22 @@ def test_gene_sets_for_rna_and_one_token_an_antibody():
     assert (made["n_unannotated"], made["source"]) == (0, "single features")
     np.testing.assert_array_equal(mask_of(mdata["protein"]), np.eye(3))
     other = mudata(rna="gex", protein="adt")
-    build_mask(other, SETS, min_genes=2, modalities={"rna": "gex", "protein": "adt"}, key_added="mask")
+    build_mask(
+        other,
+        SETS,
+        min_genes=2,
+        modalities={"rna": "gex", "protein": "adt"},
+        key_added="mask",
+    )
     assert other["gex"].varm["mask"].shape == (6, 3)
     assert other["adt"].varm["mask"].shape == (3, 3)
 
 
 def test_groups_of_antibodies():
     mdata = mudata()
-    changed = build_mask(mdata, SETS, min_genes=2, groups={"protein": GROUPS}, copy=True)
+    changed = build_mask(
+        mdata, SETS, min_genes=2, groups={"protein": GROUPS}, copy=True
+    )
     assert KEY not in mdata["protein"].varm
     assert names_of(changed["protein"]) == [*GROUPS]
     np.testing.assert_array_equal(mask_of(changed["protein"]), [[1, 0], [1, 0], [0, 1]])
@@ -307,7 +367,9 @@ def test_groups_of_antibodies():
 
 def test_variable_gene_sets_are_those_of_a_layer_of_rna():
     rng = np.random.default_rng(0)
-    mdata = MuData({"rna": data([f"G{i}" for i in range(60)], 40), "protein": data(PROTEINS, 40)})
+    mdata = MuData(
+        {"rna": data([f"G{i}" for i in range(60)], 40), "protein": data(PROTEINS, 40)}
+    )
     rna = mdata["rna"]
     rna.layers["counts"] = rng.poisson(2, (40, 60)).astype(np.float32)
     rna.layers["counts"][:, 50:] *= rng.integers(0, 2, (40, 1)) * 3
@@ -321,16 +383,41 @@ def test_variable_gene_sets_are_those_of_a_layer_of_rna():
     ("mdata", "kwargs", "error", "words"),
     [
         (mudata(), {"modalities": {"rna": "gex"}}, KeyError, "no modality 'gex'"),
-        (mudata(), {"groups": {"adt": {}}}, KeyError, "groups names 'adt', .* here ..protein"),
+        (
+            mudata(),
+            {"groups": {"adt": {}}},
+            KeyError,
+            "groups names 'adt', .* here ..protein",
+        ),
         (mudata(), {"groups": {"rna": {}}}, KeyError, "groups names 'rna'"),
-        (mudata(), {"groups": {"protein": {"x": ["CD99"]}}}, ValueError, "none of 1 gene sets"),
+        (
+            mudata(),
+            {"groups": {"protein": {"x": ["CD99"]}}},
+            ValueError,
+            "none of 1 gene sets",
+        ),
         # LEU4 is an old name of CD3D, but an antibody is called as its panel calls it.
-        (mudata(), {"groups": {"protein": {"T": ["LEU4", "CD3D"]}}}, ValueError, "none of 1 gene sets"),
+        (
+            mudata(),
+            {"groups": {"protein": {"T": ["LEU4", "CD3D"]}}},
+            ValueError,
+            "none of 1 gene sets",
+        ),
         (mudata(), {"min_genes": 9}, ValueError, "lower min_genes"),
         (mudata(rna="gex", protein="adt"), {}, KeyError, "no modality 'rna'"),
-        (mudata([f"P{i}" for i in range(1001)]), {}, ValueError, "too many for one token each"),
+        (
+            mudata([f"P{i}" for i in range(1001)]),
+            {},
+            ValueError,
+            "too many for one token each",
+        ),
         (mudata()[:2], {}, ValueError, "a view of another MuData"),
-        (MuData({"rna": data()})["rna"], {"groups": {"protein": SETS}}, TypeError, "are for a MuData"),
+        (
+            MuData({"rna": data()})["rna"],
+            {"groups": {"protein": SETS}},
+            TypeError,
+            "are for a MuData",
+        ),
     ],
 )
 def test_wrong_input_of_a_mudata_writes_nothing(mdata, kwargs, error, words):
@@ -384,8 +471,20 @@ LOST = [str(i) for i in range(20)]
         # Cells and parameters.
         (data(n_obs=0), SETS, {}, ValueError, r"no cells \(shape 0 × 6\)"),
         (data([]), SETS, {}, ValueError, r"no genes \(shape 3 × 0\)"),
-        (genes_twice(), SETS, {}, ValueError, r"'LYZ'.*adata\.var_names_make_unique\(\)"),
-        (data(), SETS, {"min_genes": 9, "max_genes": 8}, ValueError, "max_genes .8. .*min_genes"),
+        (
+            genes_twice(),
+            SETS,
+            {},
+            ValueError,
+            r"'LYZ'.*adata\.var_names_make_unique\(\)",
+        ),
+        (
+            data(),
+            SETS,
+            {"min_genes": 9, "max_genes": 8},
+            ValueError,
+            "max_genes .8. .*min_genes",
+        ),
         (data(), None, {"min_genes": 7}, ValueError, "min_genes=7 .*only 6"),
         # Gene sets of no known form.
         (data(), [], {}, TypeError, "gene_sets must be"),
@@ -393,22 +492,58 @@ LOST = [str(i) for i in range(20)]
         (data(), pd.Series(["CD3D"]), {}, TypeError, "gene_sets must be"),
         (data(), ["CD3D"], {}, ValueError, "no gene set collection 'CD3D'"),
         (data(), "none.gmt", {}, FileNotFoundError, "none.gmt"),
-        (data(), pd.DataFrame(columns=["tf", "target"]), {}, ValueError, "columns 'source' .* columns are tf, target"),
+        (
+            data(),
+            pd.DataFrame(columns=["tf", "target"]),
+            {},
+            ValueError,
+            "columns 'source' .* columns are tf, target",
+        ),
         (data(), pd.DataFrame(), {}, ValueError, "columns are none"),
         (data(), {"a": [], "b": ()}, {}, ValueError, r"\(dict\) holds a gene"),
         (data(), {**SETS, "T": None}, {}, TypeError, "genes of gene set 'T' .* None"),
         (data(), {"e": [], "T": ["CD3D", 916]}, {}, TypeError, "holds 916"),
         (data(), {"T": ["CD3D", float("nan")]}, {}, TypeError, "holds nan"),
         (data(), {"a": ["LYZ"], 5: ["CD3D"]}, {}, TypeError, "holds 5"),
-        (data(), {**SETS, "unannotated_7": ["CD3D"]}, {}, ValueError, "'unannotated_7'"),
+        (
+            data(),
+            {**SETS, "unannotated_7": ["CD3D"]},
+            {},
+            ValueError,
+            "'unannotated_7'",
+        ),
         # No set is left: the sentence says why.
-        (data(), {"NK": ["NKG7"]}, {}, ValueError, "none of 1 gene sets .*adata has 'CD3D' .* they have 'NKG7'"),
-        (data(), SETS, {"min_genes": 6}, ValueError, "have 2 to 5; .*: lower min_genes"),
+        (
+            data(),
+            {"NK": ["NKG7"]},
+            {},
+            ValueError,
+            "none of 1 gene sets .*adata has 'CD3D' .* they have 'NKG7'",
+        ),
+        (
+            data(),
+            SETS,
+            {"min_genes": 6},
+            ValueError,
+            "have 2 to 5; .*: lower min_genes",
+        ),
         (data(), SETS, {"min_genes": 1, "max_genes": 1}, ValueError, "raise max_genes"),
-        (data(MOUSE_GENES), {"a": ["CD3D", "CD3E", "T"]}, {}, ValueError, "like mouse symbols"),
+        (
+            data(MOUSE_GENES),
+            {"a": ["CD3D", "CD3E", "T"]},
+            {},
+            ValueError,
+            "like mouse symbols",
+        ),
         (data(["916", "930", "4069"]), SETS, {}, ValueError, "like Entrez numbers"),
         (data(LOST), SETS, {}, ValueError, r"row numbers.*tosica\.io\.from_seurat"),
-        (with_symbols(), SETS, {"identifiers": "exact"}, ValueError, r"var_names = adata\.var\['gene_symbols'\]"),
+        (
+            with_symbols(),
+            SETS,
+            {"identifiers": "exact"},
+            ValueError,
+            r"var_names = adata\.var\['gene_symbols'\]",
+        ),
     ],
 )
 def test_wrong_input_writes_nothing(adata, gene_sets, kwargs, error, words):
@@ -424,7 +559,11 @@ def test_key_that_holds_something_else():
     adata.uns["pca"] = {"variance": np.ones(2)}
     adata.varm["both"] = pd.DataFrame({"a": range(6)}, index=adata.var_names)
     adata.uns["both"] = "text"
-    for key, taken in [("PCs", ".varm['PCs']"), ("pca", ".uns['pca']"), ("both", ".varm['both']")]:
+    for key, taken in [
+        ("PCs", ".varm['PCs']"),
+        ("pca", ".uns['pca']"),
+        ("both", ".varm['both']"),
+    ]:
         with pytest.raises(ValueError, match=re.escape(taken)):
             build_mask(adata, SETS, min_genes=2, key_added=key)
     assert adata.varm["PCs"].shape == (6, 2)
@@ -445,5 +584,7 @@ def test_low_coverage_is_told(recwarn):
     with pytest.warns(UserWarning, match="raise mask_ratio or max_gene_sets"):
         build_mask(adata, None, max_gene_sets=1)
     adata = data(["T", "C1", *(f"Gene{i}" for i in range(98))])
-    with pytest.warns(UserWarning, match="modules; names in adata look like mouse symbols while"):
+    with pytest.warns(
+        UserWarning, match="modules; names in adata look like mouse symbols while"
+    ):
         build_mask(adata, {"a": ["T", "C1", "CD3D", "CD3E"]}, min_genes=2)

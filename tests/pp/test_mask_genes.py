@@ -17,7 +17,9 @@ from tosica.gs._genes import gene_table
 pytestmark = pytest.mark.filterwarnings("ignore:Writing zarr v2 data")
 
 KEY = "tosica_mask"
-low_coverage_is_no_matter = pytest.mark.filterwarnings("ignore:only .* of adata's genes")
+low_coverage_is_no_matter = pytest.mark.filterwarnings(
+    "ignore:only .* of adata's genes"
+)
 
 
 def named(names):
@@ -39,7 +41,10 @@ def sets_of(adata, genes):
     """Each gene set's genes, under the names that are given for the data's."""
     genes = np.asarray(genes, dtype=object)
     mask = adata.varm[KEY].tocsc()
-    return {name: set(genes[mask[:, column].indices]) for column, name in enumerate(about(adata)["gene_sets"])}
+    return {
+        name: set(genes[mask[:, column].indices])
+        for column, name in enumerate(about(adata)["gene_sets"])
+    }
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +57,9 @@ def symbols(pbmc):
     """Approved symbols with one Ensembl ID and a mouse ortholog: what can be said in every way."""
     found = tosica.gs.map_genes(pbmc.var_names, organism="human").dropna().unique()
     ensembl = tosica.gs.map_genes(found, to="ensembl", organism="human").dropna()
-    mouse = tosica.gs.map_genes(ensembl.index, organism="human", to_organism="mouse").dropna()
+    mouse = tosica.gs.map_genes(
+        ensembl.index, organism="human", to_organism="mouse"
+    ).dropna()
     return list(mouse.index)
 
 
@@ -72,13 +79,21 @@ def expected(symbols):
 
 
 FORMS = {"{i}": "Ensembl IDs", "{i}.7": "Ensembl IDs", "{e}": "Entrez numbers"}
-FORMS |= dict.fromkeys(["{s}_{i}", "{i}_{s}", "{s}|{i}", "{s}-{i}.7"], "composite names")
+FORMS |= dict.fromkeys(
+    ["{s}_{i}", "{i}_{s}", "{s}|{i}", "{s}-{i}.7"], "composite names"
+)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_same_mask_by_any_identifier(symbols, expected, form, caplog):
-    ids, numbers = (tosica.gs.map_genes(symbols, to=to, organism="human") for to in ("ensembl", "entrez"))
-    names = [form.format(s=s, i=i, e=e) for s, i, e in zip(symbols, ids, numbers, strict=True)]
+    ids, numbers = (
+        tosica.gs.map_genes(symbols, to=to, organism="human")
+        for to in ("ensembl", "entrez")
+    )
+    names = [
+        form.format(s=s, i=i, e=e)
+        for s, i, e in zip(symbols, ids, numbers, strict=True)
+    ]
     if form == "{i}":
         names[:300] = symbols[:300]
     adata = named(names)
@@ -87,7 +102,9 @@ def test_same_mask_by_any_identifier(symbols, expected, form, caplog):
     assert sets_of(adata, symbols) == expected
     assert list(adata.var_names) == names
     assert caplog.messages[0].endswith("since adata holds human genes (by overlap)")
-    assert caplog.messages[1].startswith(f"build_mask: translated {about(adata)['n_genes_mapped']} {FORMS[form]}")
+    assert caplog.messages[1].startswith(
+        f"build_mask: translated {about(adata)['n_genes_mapped']} {FORMS[form]}"
+    )
     assert about(adata)["organism"] == "human"
 
 
@@ -102,9 +119,13 @@ def test_old_symbols_of_real_data(pbmc, caplog):
     holders = sets_of(mapped, pbmc.var_names)
     # FYB is called FYB1 now.
     assert "FYB1" in tosica.gs.load("human_gobp")["T cell receptor signaling pathway"]
-    assert any("FYB" in genes for name, genes in holders.items() if "unannotated" not in name)
+    assert any(
+        "FYB" in genes for name, genes in holders.items() if "unannotated" not in name
+    )
     # MT-ND3 is an alias of NCBI Gene's ND3, and TMBIM4-1 what is left of two rows called TMBIM4.
-    assert caplog.messages[1].startswith("build_mask: translated 42 aliases and 1 numbered symbols")
+    assert caplog.messages[1].startswith(
+        "build_mask: translated 42 aliases and 1 numbered symbols"
+    )
 
 
 def test_gene_sets_of_ones_own_are_matched_as_they_are(pbmc, tmp_path):
@@ -113,12 +134,20 @@ def test_gene_sets_of_ones_own_are_matched_as_they_are(pbmc, tmp_path):
     for given in (sets, tmp_path / "own.gmt"):
         for identifiers, n in (("auto", 9), ("exact", 9), ("map", 10)):
             with pytest.warns(UserWarning, match="only"):
-                adata = tosica.pp.build_mask(pbmc, given, identifiers=identifiers, copy=True)
+                adata = tosica.pp.build_mask(
+                    pbmc, given, identifiers=identifiers, copy=True
+                )
             assert adata.varm[KEY].toarray()[:, 0].sum() == n
 
 
-def test_gene_sets_of_ones_own_are_translated_where_names_would_be_lost(symbols, expected):
-    sets = {name: sorted(genes) for name, genes in expected.items() if "unannotated" not in name}
+def test_gene_sets_of_ones_own_are_translated_where_names_would_be_lost(
+    symbols, expected
+):
+    sets = {
+        name: sorted(genes)
+        for name, genes in expected.items()
+        if "unannotated" not in name
+    }
     ensembl = tosica.gs.map_genes(symbols, to="ensembl", organism="human").to_list()
     # Symbols on either side, and IDs on the other.
     of_symbols = named(ensembl)
@@ -131,7 +160,9 @@ def test_gene_sets_of_ones_own_are_translated_where_names_would_be_lost(symbols,
 
 
 def test_few_genes(symbols, caplog):
-    adata = named([*tosica.gs.map_genes(symbols, to="ensembl", organism="human"), "SARS"])
+    adata = named(
+        [*tosica.gs.map_genes(symbols, to="ensembl", organism="human"), "SARS"]
+    )
     with pytest.warns(UserWarning, match="only"):
         build(adata, {"mine": [*symbols[3:9], "SARS1"]}, identifiers="map")
     assert sets_of(adata, [*symbols, "SARS1"])["mine"] == set(symbols[3:9])
@@ -148,13 +179,17 @@ def test_columns_of_var(symbols, expected, column, caplog):
     adata = named([f"row {i}" for i in range(len(symbols))])
     adata.var[["chromosome", "n_cells"]] = "1", 3
     to = "ensembl" if column == "gene_ids" else "symbol"
-    adata.var[column] = pd.Categorical(tosica.gs.map_genes(symbols, to=to, organism="human"))
+    adata.var[column] = pd.Categorical(
+        tosica.gs.map_genes(symbols, to=to, organism="human")
+    )
     before = adata.var.copy()
     caplog.clear()
     build(adata)
     assert sets_of(adata, symbols) == expected
     assert about(adata)["matched_by"] == column
-    assert caplog.messages[0].endswith(f"since adata holds human genes in var[{column!r}] (by overlap)")
+    assert caplog.messages[0].endswith(
+        f"since adata holds human genes in var[{column!r}] (by overlap)"
+    )
     assert f"genes named by var[{column!r}]" in caplog.messages[1]
     pd.testing.assert_frame_equal(adata.var, before)
 
@@ -164,16 +199,28 @@ def test_columns_of_var(symbols, expected, column, caplog):
 
 @pytest.fixture
 def mouse(symbols):
-    return named(tosica.gs.map_genes(symbols, organism="human", to_organism="mouse").to_list())
+    return named(
+        tosica.gs.map_genes(symbols, organism="human", to_organism="mouse").to_list()
+    )
 
 
 def test_gene_sets_of_another_organism_are_refused(mouse, symbols, tmp_path):
     human = named(symbols)
     tosica.gs.write_gmt({"mine": symbols}, tmp_path / "own.gmt")
     for adata, gene_sets, kwargs, words in (
-        (mouse, "human_gobp", {}, "pass gene_sets='mouse_gobp', or organism='mouse' to map"),
+        (
+            mouse,
+            "human_gobp",
+            {},
+            "pass gene_sets='mouse_gobp', or organism='mouse' to map",
+        ),
         (mouse, tmp_path / "own.gmt", {}, "own.gmt.*: pass organism='mouse' to map"),
-        (human, "gobp", {"organism": "mouse"}, "human genes .*pass organism='human' or leave"),
+        (
+            human,
+            "gobp",
+            {"organism": "mouse"},
+            "human genes .*pass organism='human' or leave",
+        ),
     ):
         with pytest.raises(ValueError, match=words):
             build(adata, gene_sets, **kwargs)
@@ -205,10 +252,15 @@ def test_default_is_the_collection_of_the_organism(mouse, symbols, caplog):
         assert about(adata)["organism"] == organism
     caplog.clear()
     build(named(sorted(tosica.gs.load("human_gobp")["glycolytic process"])[:15]))
-    assert "took human_gobp, since it is not clear whether adata holds human or mouse genes" in caplog.messages[0]
+    assert (
+        "took human_gobp, since it is not clear whether adata holds human or mouse genes"
+        in caplog.messages[0]
+    )
 
 
-def test_collection_of_the_organism_in_a_list_and_by_version(mouse, tmp_path, monkeypatch):
+def test_collection_of_the_organism_in_a_list_and_by_version(
+    mouse, tmp_path, monkeypatch
+):
     tosica.gs.write_gmt({"a": list(mouse.var_names[:9])}, tmp_path / "own.gmt")
     build(mouse, ["gobp", tmp_path / "own.gmt"])
     assert about(mouse)["source"] == "mouse_gobp + own.gmt"
@@ -265,7 +317,9 @@ def test_mouse_symbols_in_upper_case(shared, column):
 
 @pytest.mark.slow
 @pytest.mark.data
-@pytest.mark.parametrize("file", ["kang_pbmc", "kang_ctrl_unlabelled", "breast_cells_nuclei"])
+@pytest.mark.parametrize(
+    "file", ["kang_pbmc", "kang_ctrl_unlabelled", "breast_cells_nuclei"]
+)
 def test_human_data_are_not_taken_for_the_mouses(shared, file):
     adata = ad.io.read_h5ad(shared / f"{file}.h5ad")
     build(adata)  # a warning would be an error
@@ -283,7 +337,9 @@ def network(pbmc):
         for i in range(20)
         for gene in rng.choice(pbmc.var_names, 40, replace=False)
     ]
-    return pd.DataFrame(rows, columns=["source", "target", "weight", "resources", "sign_decision"])
+    return pd.DataFrame(
+        rows, columns=["source", "target", "weight", "resources", "sign_decision"]
+    )
 
 
 def test_network_with_weights(pbmc):
@@ -294,10 +350,16 @@ def test_network_with_weights(pbmc):
     weights = tosica.get.network_weights(adata)
     assert weights.shape == adata.varm[KEY].shape
     assert weights.dtype == np.float32
-    table = pd.DataFrame(weights.toarray(), index=adata.var_names, columns=about(adata)["gene_sets"])
-    for source, target, weight in net[["source", "target", "weight"]].itertuples(index=False):
+    table = pd.DataFrame(
+        weights.toarray(), index=adata.var_names, columns=about(adata)["gene_sets"]
+    )
+    for source, target, weight in net[["source", "target", "weight"]].itertuples(
+        index=False
+    ):
         assert table.at[target, source] == weight
-    np.testing.assert_array_equal(weights.toarray()[:, :-1] != 0, adata.varm[KEY].toarray()[:, :-1])
+    np.testing.assert_array_equal(
+        weights.toarray()[:, :-1] != 0, adata.varm[KEY].toarray()[:, :-1]
+    )
     assert not weights[:, -1].nnz
 
 
@@ -315,7 +377,9 @@ def test_weights_of_sets_that_were_kept_only(pbmc):
 def test_resource_as_it_comes(pbmc, source):
     plain, other, net = pbmc.copy(), pbmc.copy(), network(pbmc).drop(columns="weight")
     tosica.pp.build_mask(plain, net)
-    tosica.pp.build_mask(other, net.rename(columns={"source": source, "target": "genesymbol"}))
+    tosica.pp.build_mask(
+        other, net.rename(columns={"source": source, "target": "genesymbol"})
+    )
     assert (plain.varm[KEY] != other.varm[KEY]).nnz == 0
     assert "weights" not in about(other)
 

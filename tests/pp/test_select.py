@@ -14,16 +14,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tosica
-from tosica.pp._select import coexpression_sets, drop_similar, gene_variability, select_gene_sets
+from tosica.pp._select import (
+    coexpression_sets,
+    drop_similar,
+    gene_variability,
+    select_gene_sets,
+)
 
 masks = st.integers(0, 10_000).map(
-    lambda seed: (lambda r: r.random((r.integers(1, 12), r.integers(2, 15))) < 0.35)(np.random.default_rng(seed))
+    lambda seed: (lambda r: r.random((r.integers(1, 12), r.integers(2, 15))) < 0.35)(
+        np.random.default_rng(seed)
+    )
 )
 
 
 def chosen(mask: np.ndarray, n: int, select: Any = "largest") -> list[int]:
     vary = np.arange(mask.shape[1], dtype=float) ** 2
-    return list(select_gene_sets(sp.csr_matrix(mask), n, select=select, variability=vary))
+    return list(
+        select_gene_sets(sp.csr_matrix(mask), n, select=select, variability=vary)
+    )
 
 
 def jaccard(a: np.ndarray, b: np.ndarray) -> float:
@@ -37,7 +46,11 @@ def test_coverage_as_plain_python(mask: np.ndarray, n: int) -> None:
     covered = np.zeros(mask.shape[1], dtype=bool)
     kept: list[int] = []
     while len(kept) < n:
-        gains = [(-(mask[i] & ~covered).sum(), mask[i].sum(), i) for i in range(len(mask)) if i not in kept]
+        gains = [
+            (-(mask[i] & ~covered).sum(), mask[i].sum(), i)
+            for i in range(len(mask))
+            if i not in kept
+        ]
         gains = [gain for gain in gains if gain[0] < 0]
         if not gains:
             break
@@ -49,7 +62,9 @@ def test_coverage_as_plain_python(mask: np.ndarray, n: int) -> None:
 
 @settings(max_examples=40)
 @given(mask=masks, most=st.floats(0.05, 0.95))
-def test_the_smaller_of_similar_gene_sets_is_kept(mask: np.ndarray, most: float) -> None:
+def test_the_smaller_of_similar_gene_sets_is_kept(
+    mask: np.ndarray, most: float
+) -> None:
     mask = mask[mask.any(1)]
     if not mask.size:
         return
@@ -63,13 +78,21 @@ def test_the_smaller_of_similar_gene_sets_is_kept(mask: np.ndarray, most: float)
 
 
 @settings(max_examples=20)
-@given(mask=masks, n=st.integers(1, 8), select=st.sampled_from(["largest", "coverage", "variable"]))
+@given(
+    mask=masks,
+    n=st.integers(1, 8),
+    select=st.sampled_from(["largest", "coverage", "variable"]),
+)
 def test_as_many_are_selected_as_asked(mask: np.ndarray, n: int, select: Any) -> None:
     mask = mask[mask.any(1)]
     if mask.size:
         kept = chosen(mask, n, select)
         assert kept == sorted(set(kept))
-        assert len(kept) == min(n, len(mask)) if select != "coverage" else 1 <= len(kept) <= n
+        assert (
+            len(kept) == min(n, len(mask))
+            if select != "coverage"
+            else 1 <= len(kept) <= n
+        )
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix, sp.csc_matrix])
@@ -92,7 +115,11 @@ def test_variability_of_counts_and_of_their_logarithm(form: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("x", "sentence"), [(np.full((3, 4), -1.0), "adata.X holds negative values"), (None, "adata.X is empty (None)")]
+    ("x", "sentence"),
+    [
+        (np.full((3, 4), -1.0), "adata.X holds negative values"),
+        (None, "adata.X is empty (None)"),
+    ],
 )
 def test_variable_needs_expression(x: Any, sentence: str) -> None:
     adata = AnnData(x, shape=None if x is not None else (3, 4))
@@ -156,7 +183,9 @@ def test_neither_scale_nor_order_of_genes_matters():
 
 def test_modules_are_named_by_symbols_and_differ():
     plain, _ = coexpression_sets(expression(), GROUPED, NAMES)
-    both = np.array([f"{name}_ENSG{i:011}" for i, name in enumerate(NAMES)], dtype=object)
+    both = np.array(
+        [f"{name}_ENSG{i:011}" for i, name in enumerate(NAMES)], dtype=object
+    )
     assert coexpression_sets(expression(), GROUPED, both)[0] == plain
     # All are called alike, as is one symbol of several identifiers.
     alike = np.array([f"G_ENSG{i:011}" for i in range(len(NAMES))], dtype=object)

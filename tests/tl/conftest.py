@@ -27,7 +27,10 @@ def _explained() -> tuple[tosica.TOSICA, AnnData]:
     tosica.TOSICA.setup_anndata(adata, labels_key="bulk_labels")
     model = tosica.TOSICA(adata, embed_dim=16)
     model.train(
-        max_epochs=8, accelerator="cpu", enable_progress_bar=False, plan_kwargs={"lr": 5e-3, "token_dropout": 0.5}
+        max_epochs=8,
+        accelerator="cpu",
+        enable_progress_bar=False,
+        plan_kwargs={"lr": 5e-3, "token_dropout": 0.5},
     )
     query = adata[np.arange(adata.n_obs) % 7 == 0].copy()
     model.annotate(query)

@@ -43,7 +43,9 @@ def query(toy_query):
 
 @pytest.mark.parametrize("before", [".h5ad", ".zarr"])
 @pytest.mark.parametrize("after", [".h5ad", ".zarr"])
-def test_the_output_is_what_annotate_gives(before, after, query, toy_model, tmp_path, contents):
+def test_the_output_is_what_annotate_gives(
+    before, after, query, toy_model, tmp_path, contents
+):
     path = write(query, tmp_path / f"query{before}")
     output = tmp_path / f"annotated{after}"
     # Minibatches are the same ones, so that results are equal bit by bit.
@@ -65,7 +67,9 @@ def test_matrices_may_be_left_out(ending, query, toy_model, tmp_path):
     assert annotated.X is None
     assert not annotated.layers
     assert not annotated.obsp
-    assert list(annotated.obs["tosica_prediction"]) == list(query.obs["tosica_prediction"])
+    assert list(annotated.obs["tosica_prediction"]) == list(
+        query.obs["tosica_prediction"]
+    )
     np.testing.assert_array_equal(annotated.obsm["X_pca"], query.obsm["X_pca"])
 
 
@@ -73,7 +77,10 @@ def test_matrices_may_be_left_out(ending, query, toy_model, tmp_path):
 def test_any_matrix_of_the_query(kind, query, toy_model, tmp_path):
     options = {}
     if kind == "layer":
-        query.X, options = sp.csr_matrix(query.shape, dtype=np.float32), {"layer": "counts"}
+        query.X, options = (
+            sp.csr_matrix(query.shape, dtype=np.float32),
+            {"layer": "counts"},
+        )
     elif kind == "raw":
         query.raw, options = query.copy(), {"use_raw": True}
         query = query[:, :5].copy()
@@ -82,10 +89,14 @@ def test_any_matrix_of_the_query(kind, query, toy_model, tmp_path):
     else:
         query = query[:, np.random.default_rng(0).permutation(30)[:29]].copy()
     path = write(query, tmp_path / "query.h5ad")
-    tosica.tl.annotate_file(path, toy_model, tmp_path / "out.h5ad", cells_per_part=SIZE, **options)
+    tosica.tl.annotate_file(
+        path, toy_model, tmp_path / "out.h5ad", cells_per_part=SIZE, **options
+    )
     toy_model.annotate(query, **options)
     annotated = ad.read_h5ad(tmp_path / "out.h5ad")
-    assert list(annotated.obs["tosica_prediction"]) == list(query.obs["tosica_prediction"])
+    assert list(annotated.obs["tosica_prediction"]) == list(
+        query.obs["tosica_prediction"]
+    )
     np.testing.assert_array_equal(annotated.obsm["X_tosica"], query.obsm["X_tosica"])
 
 
@@ -98,7 +109,9 @@ def test_the_scale_is_that_of_the_whole_query(toy_model, query, tmp_path):
     path = write(query, tmp_path / "query.h5ad")
     message = "^25 cells of the query express none of the model's genes; their labels mean nothing"
     with pytest.warns(UserWarning, match=message):
-        tosica.tl.annotate_file(path, toy_model, tmp_path / "out.h5ad", cells_per_part=SIZE)
+        tosica.tl.annotate_file(
+            path, toy_model, tmp_path / "out.h5ad", cells_per_part=SIZE
+        )
     with pytest.warns(UserWarning, match=message):
         toy_model.annotate(query)
     annotated = ad.read_h5ad(tmp_path / "out.h5ad")
@@ -145,7 +158,9 @@ def test_jobs_of_an_array_share_the_parts(query, toy_model, tmp_path, monkeypatc
     toy_model.save(tmp_path / "model")
     done = _end_after(9, monkeypatch)
     for task in (1, 0):
-        tosica.tl.annotate_file(path, tmp_path / "model", output, cells_per_part=20, array_task=(task, 2))
+        tosica.tl.annotate_file(
+            path, tmp_path / "model", output, cells_per_part=20, array_task=(task, 2)
+        )
         assert not output.exists()
     assert done == [1, 0, 2]
     tosica.tl.annotate_file(path, tmp_path / "model", output, cells_per_part=20)
@@ -158,7 +173,9 @@ def test_jobs_of_an_array_share_the_parts(query, toy_model, tmp_path, monkeypatc
 
 def begun(path, model, output, **options):
     """Annotate half of the parts."""
-    tosica.tl.annotate_file(path, model, output, cells_per_part=20, array_task=(0, 2), **options)
+    tosica.tl.annotate_file(
+        path, model, output, cells_per_part=20, array_task=(0, 2), **options
+    )
 
 
 def test_work_of_others_is_refused(query, toy, toy_model, train, tmp_path):
@@ -185,7 +202,9 @@ def test_work_of_others_is_refused(query, toy, toy_model, train, tmp_path):
 def test_an_output_that_exists(query, toy_model, tmp_path):
     path, output = write(query, tmp_path / "query.h5ad"), tmp_path / "out.zarr"
     tosica.tl.annotate_file(path, toy_model, output)
-    with pytest.raises(FileExistsError, match=r"out\.zarr' exists: pass overwrite=True to replace"):
+    with pytest.raises(
+        FileExistsError, match=r"out\.zarr' exists: pass overwrite=True to replace"
+    ):
         tosica.tl.annotate_file(path, toy_model, output)
     tosica.tl.annotate_file(path, toy_model, output, overwrite=True, include_x=False)
     assert read(output).X is None
@@ -200,9 +219,17 @@ def test_a_query_that_cannot_be_read(query, toy_model, tmp_path):
     h5py.File(tmp_path / "empty.h5ad", "w").close()
     for wrong, error, said in (
         ("none", FileNotFoundError, "^there is no file or folder 'none' to annota"),
-        (tmp_path / "text.h5ad", ValueError, r"text\.h5ad' is no \.h5ad file, or is damaged"),
+        (
+            tmp_path / "text.h5ad",
+            ValueError,
+            r"text\.h5ad' is no \.h5ad file, or is damaged",
+        ),
         (tmp_path / "folder", ValueError, "folder' is no Zarr store"),
-        (tmp_path / "empty.h5ad", ValueError, r"empty\.h5ad' holds no AnnData: it has no obs or no var"),
+        (
+            tmp_path / "empty.h5ad",
+            ValueError,
+            r"empty\.h5ad' holds no AnnData: it has no obs or no var",
+        ),
         ("file:///none.zarr", ValueError, r"none\.zarr.* is no Zarr store"),
     ):
         with pytest.raises(error, match=said):
@@ -211,16 +238,24 @@ def test_a_query_that_cannot_be_read(query, toy_model, tmp_path):
     with pytest.raises(KeyError, match=r"has no layer 'log', only 'counts'"):
         tosica.tl.annotate_file(path, toy_model, output, layer="log")
     query.X = query.X.tocsc()
-    with pytest.raises(ValueError, match=r"^X of .* is stored by genes \(CSC\): write it by cells"):
+    with pytest.raises(
+        ValueError, match=r"^X of .* is stored by genes \(CSC\): write it by cells"
+    ):
         tosica.tl.annotate_file(write(query, tmp_path / "csc.h5ad"), toy_model, output)
 
 
 def test_a_damaged_chunk(query, toy_model, tmp_path):
     path = write(query, tmp_path / "query.zarr")
-    chunks = [file for file in (path / "X" / "data").rglob("*") if file.name in ("0", "1")]
-    shutil.copy(path / "X" / "indices" / chunks[0].relative_to(path / "X" / "data"), chunks[0])
+    chunks = [
+        file for file in (path / "X" / "data").rglob("*") if file.name in ("0", "1")
+    ]
+    shutil.copy(
+        path / "X" / "indices" / chunks[0].relative_to(path / "X" / "data"), chunks[0]
+    )
     chunks[0].write_bytes(b"no chunk")
-    with pytest.raises(OSError, match=r"query\.zarr' is damaged: cells 0 to 59 cannot be read"):
+    with pytest.raises(
+        OSError, match=r"query\.zarr' is damaged: cells 0 to 59 cannot be read"
+    ):
         tosica.tl.annotate_file(path, toy_model, tmp_path / "out.zarr")
 
 
@@ -246,6 +281,9 @@ def test_a_full_disk(query, toy_model, tmp_path, monkeypatch):
         patch.setattr("tosica.ondisk._parts.copy_store", full)
         with pytest.raises(OSError, match="No space left on device"):
             tosica.tl.annotate_file(path, toy_model, output)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.h5ad.parts", "query.h5ad"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "out.h5ad.parts",
+        "query.h5ad",
+    ]
     tosica.tl.annotate_file(path, toy_model, output)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.h5ad", "query.h5ad"]

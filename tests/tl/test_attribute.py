@@ -32,14 +32,23 @@ def _by_hand(model, query, codes, n_steps=EXACT):
     """What each gene adds in each cell: a sum over points, cell by cell, and a table of weights."""
     module, batch = model.module, _batch(model, query)
     start = module.baseline
-    weights = model.get_linear_weights().groupby(level="gene").sum().loc[list(model.get_var_names())]
-    centred = torch.tensor((weights.sub(weights.mean(axis=1), axis=0)).to_numpy(), dtype=torch.float32)
+    weights = (
+        model.get_linear_weights()
+        .groupby(level="gene")
+        .sum()
+        .loc[list(model.get_var_names())]
+    )
+    centred = torch.tensor(
+        (weights.sub(weights.mean(axis=1), axis=0)).to_numpy(), dtype=torch.float32
+    )
     nodes, shares = np.polynomial.legendre.leggauss(n_steps)
     rows = []
     for x, code in zip(batch.x, codes, strict=True):
         slope = torch.zeros_like(x)
         for node, share in zip(nodes, shares, strict=True):
-            point = (start + (node + 1) / 2 * (x - start)).float()[None].requires_grad_()
+            point = (
+                (start + (node + 1) / 2 * (x - start)).float()[None].requires_grad_()
+            )
             logits = module.head(module.encoder(module.embedding(point))[0])[0]
             (gradient,) = torch.autograd.grad(logits[code] - logits.mean(), point)
             slope += float(share) / 2 * gradient[0]
@@ -64,7 +73,9 @@ def test_every_cell_is_as_by_hand(model, query):
     table = few.uns[KEY]["genes"]
     for label in set(few.obs["tosica_prediction"]):
         rows = (few.obs["tosica_prediction"] == label).to_numpy()
-        np.testing.assert_allclose(table[label.replace("/", "|")], by_hand[rows].mean(0), atol=1e-4)
+        np.testing.assert_allclose(
+            table[label.replace("/", "|")], by_hand[rows].mean(0), atol=1e-4
+        )
 
 
 @pytest.mark.parametrize("which", ["all", "lacking", "network_alone"])
@@ -74,14 +85,20 @@ def test_genes_sum_to_the_difference_of_the_scores(which, model, query, request)
         query = request.getfixturevalue("lacking")
     elif which == "network_alone":
         model, query = request.getfixturevalue("network_alone")
-    tosica.tl.attribute(query, model, n_cells=10_000, n_steps=200 if which == "network_alone" else EXACT)
+    tosica.tl.attribute(
+        query, model, n_cells=10_000, n_steps=200 if which == "network_alone" else EXACT
+    )
     batch = _batch(model, query)
-    difference = _scores(model, batch.x, batch.measured) - _scores(model, model.module.baseline[None])
+    difference = _scores(model, batch.x, batch.measured) - _scores(
+        model, model.module.baseline[None]
+    )
     table = query.uns[KEY]["genes"]
     for label in table:
         rows = np.array(query.obs["tosica_prediction"].str.replace("/", "|") == label)
         code = [name.replace("/", "|") for name in model.labels].index(label)
-        assert table[label].sum() == pytest.approx(float(difference[rows, code].mean()), abs=1e-3)
+        assert table[label].sum() == pytest.approx(
+            float(difference[rows, code].mean()), abs=1e-3
+        )
     assert query.uns[KEY]["completeness_error"] < 1e-4
     assert (query.uns[KEY]["linear_share"] > 0) == (which != "network_alone")
 
@@ -104,16 +121,26 @@ def test_groups_of_the_caller_and_one_target(model, query):
     assert list(table) == ["first", "second"]
     assert query.uns[KEY]["target"] == label
     genes = pd.Index(model.get_var_names()).get_indexer(query.var_names)
-    np.testing.assert_allclose(table["first"].to_numpy()[genes], query.layers[KEY][:50].mean(0), atol=1e-4)
+    np.testing.assert_allclose(
+        table["first"].to_numpy()[genes], query.layers[KEY][:50].mean(0), atol=1e-4
+    )
 
 
 def test_a_group_of_labels_has_the_mean_of_their_scores(model, query, monkeypatch):
-    monkeypatch.setattr(model, "_parent_of_label", dict.fromkeys(model.labels[:2], "both"))
+    monkeypatch.setattr(
+        model, "_parent_of_label", dict.fromkeys(model.labels[:2], "both")
+    )
     query.obs["all"] = "all"
-    tosica.tl.attribute(query, model, "all", target="both", n_cells=10_000, n_steps=EXACT)
+    tosica.tl.attribute(
+        query, model, "all", target="both", n_cells=10_000, n_steps=EXACT
+    )
     batch = _batch(model, query)
-    difference = _scores(model, batch.x, batch.measured) - _scores(model, model.module.baseline[None])
-    assert query.uns[KEY]["genes"].sum().item() == pytest.approx(float(difference[:, :2].mean()), abs=1e-3)
+    difference = _scores(model, batch.x, batch.measured) - _scores(
+        model, model.module.baseline[None]
+    )
+    assert query.uns[KEY]["genes"].sum().item() == pytest.approx(
+        float(difference[:, :2].mean()), abs=1e-3
+    )
     together = query.uns[KEY]["genes"]["all"]
     # Answers that are groups are explained as such.
     query.obs["tosica_confident"] = "both"
@@ -130,7 +157,9 @@ def test_order_of_cells_and_genes_and_other_genes(model, query):
     turned.var_names = names
     tosica.tl.attribute(turned, model, genes=True, n_steps=8)
     assert (turned.layers[KEY][:, 0] == 0).all()
-    np.testing.assert_allclose(turned.layers[KEY][:, 1:], query.layers[KEY][::-1, ::-1][:, 1:], atol=0.05)
+    np.testing.assert_allclose(
+        turned.layers[KEY][:, 1:], query.layers[KEY][::-1, ::-1][:, 1:], atol=0.05
+    )
 
 
 def test_a_sample_of_the_cells_is_enough(model, query):
@@ -177,7 +206,9 @@ def test_two_labels_that_differ_by_one_gene():
     toy.X = toy.X.toarray()
     toy.X[raised, 5] += 20
     # A label without cells stays without a table.
-    toy.obs["kind"] = pd.Categorical(np.where(raised, "raised", "other"), categories=["raised", "other", "none"])
+    toy.obs["kind"] = pd.Categorical(
+        np.where(raised, "raised", "other"), categories=["raised", "other", "none"]
+    )
     tosica.pp.build_mask(toy, TOY_SETS)
     model = train_toy(toy, plan_kwargs=FAST_PLAN, check_labels=False)
     model.annotate(toy)
@@ -195,9 +226,14 @@ def test_cells_and_models_that_do_not_fit(model, query, toy):
     with pytest.raises(ValueError, match="A single cell is its own mean"):
         tosica.tl.attribute(query[:1].copy(), model, baseline="mean")
     renamed, other = query.copy(), query.copy()
-    renamed.obs["tosica_prediction"] = renamed.obs["tosica_prediction"].astype(str).replace("CD19+ B", "B cell")
+    renamed.obs["tosica_prediction"] = (
+        renamed.obs["tosica_prediction"].astype(str).replace("CD19+ B", "B cell")
+    )
     other.uns["tosica"]["model"] = "another"
-    for cells, message in ((renamed, "'B cell', which is no label of the model"), (other, "pass the model that annot")):
+    for cells, message in (
+        (renamed, "'B cell', which is no label of the model"),
+        (other, "pass the model that annot"),
+    ):
         with pytest.raises(ValueError, match=message):
             tosica.tl.attribute(cells, model)
         assert KEY not in cells.uns
@@ -216,7 +252,9 @@ def test_renamed_keys(model, query):
 def test_a_model_that_does_not_know_its_reference(network_alone, monkeypatch):
     """As one that the original's code trained."""
     model, query = network_alone
-    monkeypatch.setattr(model.module, "baseline", torch.zeros_like(model.module.baseline))
+    monkeypatch.setattr(
+        model.module, "baseline", torch.zeros_like(model.module.baseline)
+    )
     model.annotate(query)
     with pytest.raises(ValueError, match="pass baseline='mean'"):
         tosica.tl.attribute(query, model)

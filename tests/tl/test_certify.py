@@ -9,7 +9,13 @@ import scvi
 import tosica
 
 SHARES = ["held_out_accuracy", "accuracy", "expected_calibration_error", "linear_share"]
-SHARES += ["deletion, genes", "insertion, genes", "evidence", "evidence_permuted", "halves, gene sets"]
+SHARES += [
+    "deletion, genes",
+    "insertion, genes",
+    "evidence",
+    "evidence_permuted",
+    "halves, gene sets",
+]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +53,9 @@ def test_it_is_kept_with_the_model_and_its_card(certified):
 
 def test_a_changed_model_has_none(certified, model):
     assert model.certificate_ is None
-    assert "## Certificate" not in model.get_model_card(tissue="blood", license="cc-by-4.0")
+    assert "## Certificate" not in model.get_model_card(
+        tissue="blood", license="cc-by-4.0"
+    )
     assert certified[0].subset(model.labels[:3]).certificate_ is None
 
 

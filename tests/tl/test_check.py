@@ -33,12 +33,16 @@ def improbable(query):
 
 
 def unknown(query):
-    label(query, ["Unknown"] * 9 + query.obs["tosica_prediction"].astype(str).tolist()[9:])
+    label(
+        query, ["Unknown"] * 9 + query.obs["tosica_prediction"].astype(str).tolist()[9:]
+    )
 
 
 def novel_label(query):
     is_c = (query.obs["tosica_prediction"] == "c").to_numpy()
-    query.obs["tosica_novelty_pvalue"] = np.where(is_c & (np.arange(60) % 2 == 0), 0.01, 0.6)
+    query.obs["tosica_novelty_pvalue"] = np.where(
+        is_c & (np.arange(60) % 2 == 0), 0.01, 0.6
+    )
 
 
 def novel_all(query):
@@ -70,7 +74,10 @@ def one_sample(query):
 
 
 def confused(query):
-    query.uns["tosica"] |= {"second_label": list("bca"), "second_probability": [0.35, 0.35, 0.35]}
+    query.uns["tosica"] |= {
+        "second_label": list("bca"),
+        "second_probability": [0.35, 0.35, 0.35],
+    }
 
 
 def overconfident(query):
@@ -85,16 +92,48 @@ def inexact(query):
 CASES = {
     improbable: ("improbable label", 0.4, "The probability is low in c."),
     unknown: ("unknown cells", 0.15, "9 cells (15 %) are called 'Unknown'."),
-    novel_label: ("unlike the reference", 0.5, "Many cells of c are unlike the reference."),
-    novel_all: ("unlike the reference", 1, "100 % of all cells are unlike the reference; by chance it would be 5 %."),
-    novel_corrected: ("unlike the reference", 1, "the reference after the correction for batches;"),
-    other_batch: ("another batch", 0.8, "The cells differ from the reference in what all labels share."),
+    novel_label: (
+        "unlike the reference",
+        0.5,
+        "Many cells of c are unlike the reference.",
+    ),
+    novel_all: (
+        "unlike the reference",
+        1,
+        "100 % of all cells are unlike the reference; by chance it would be 5 %.",
+    ),
+    novel_corrected: (
+        "unlike the reference",
+        1,
+        "the reference after the correction for batches;",
+    ),
+    other_batch: (
+        "another batch",
+        0.8,
+        "The cells differ from the reference in what all labels share.",
+    ),
     rare: ("few cells", 2, "Labels with fewer than 10 cells: a (2)."),
-    bad_sample: ("samples that differ", 1, "more improbable labels than others: bad (100 %)."),
+    bad_sample: (
+        "samples that differ",
+        1,
+        "more improbable labels than others: bad (100 %).",
+    ),
     one_sample: ("labels of one sample", 1, "almost only from one sample: b (first)."),
-    confused: ("easily confused", 0.35, "'a' with 'b' (0.35), 'b' with 'c' (0.35) and 'c' with"),
-    overconfident: ("too sure", None, "of the labels agree with adata.obs['known'], but the mean"),
-    inexact: ("inexact contributions", 0.05, "The contributions miss the score by 5 %."),
+    confused: (
+        "easily confused",
+        0.35,
+        "'a' with 'b' (0.35), 'b' with 'c' (0.35) and 'c' with",
+    ),
+    overconfident: (
+        "too sure",
+        None,
+        "of the labels agree with adata.obs['known'], but the mean",
+    ),
+    inexact: (
+        "inexact contributions",
+        0.05,
+        "The contributions miss the score by 5 %.",
+    ),
 }
 
 
@@ -128,20 +167,29 @@ def test_nothing_is_doubted_without_a_reason(query):
 def test_what_to_check_comes_first(query):
     one_sample(query)
     improbable(query)
-    assert list(tosica.tl.check(query, sample_key="sample")["severity"]) == ["check", "note"]
+    assert list(tosica.tl.check(query, sample_key="sample")["severity"]) == [
+        "check",
+        "note",
+    ]
 
 
 def test_what_annotate_found(toy_query, toy_model):
     fewer = toy_query[:, 3:].copy()
     with pytest.warns(UserWarning, match="only 27"):
-        toy_model.annotate(fewer, cutoff="auto", probabilities=True, enable_progress_bar=False)
+        toy_model.annotate(
+            fewer, cutoff="auto", probabilities=True, enable_progress_bar=False
+        )
     table = tosica.tl.check(fewer).set_index("check")
     row = table.loc["missing genes"]
     assert (row["value"], row["threshold"], row["severity"]) == (0.1, 0.05, "check")
     assert "lack 3 of the model's 30 genes" in row["finding"]
     record = fewer.uns["tosica"]
-    for label, second, mean in zip("abc", record["second_label"], record["second_probability"], strict=True):
-        of_label = fewer.obsm["tosica_probabilities"][(fewer.obs["tosica_prediction"] == label).to_numpy()]
+    for label, second, mean in zip(
+        "abc", record["second_label"], record["second_probability"], strict=True
+    ):
+        of_label = fewer.obsm["tosica_probabilities"][
+            (fewer.obs["tosica_prediction"] == label).to_numpy()
+        ]
         others = of_label.drop(columns=label)
         # A cell counts for the label that is second in it.
         means = others.where(others.eq(others.max(axis=1), axis=0), 0).mean()
@@ -151,7 +199,9 @@ def test_what_annotate_found(toy_query, toy_model):
 def test_known_markers(query):
     table = tosica.tl.check(query, markers={"a": ["G9", "G10", "none of these"]})
     [row] = table.to_dict("records")
-    assert row["finding"] == "Most known markers are higher in another label: a (0 of 2)."
+    assert (
+        row["finding"] == "Most known markers are higher in another label: a (0 of 2)."
+    )
     assert len(tosica.tl.check(query, markers={"a": ["G0", "G1"]})) == 0
 
 

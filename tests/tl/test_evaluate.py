@@ -35,7 +35,13 @@ def _sklearn(known, predicted) -> dict[str, float]:
     return {
         "accuracy": metrics.accuracy_score(known, predicted),
         "balanced_accuracy": balanced,
-        "macro_f1": metrics.f1_score(known, predicted, labels=sorted(set(known)), average="macro", zero_division=0),
+        "macro_f1": metrics.f1_score(
+            known,
+            predicted,
+            labels=sorted(set(known)),
+            average="macro",
+            zero_division=0,
+        ),
     }
 
 
@@ -71,10 +77,16 @@ def test_scores_are_those_of_sklearn(cells):
 def test_tables_are_those_of_their_functions():
     adata = annotated_pbmc()
     found = tosica.tl.evaluate(adata, "bulk_labels", n_bins=7)
-    pd.testing.assert_frame_equal(found.confusion, tosica.tl.confusion(adata, "bulk_labels"))
-    pd.testing.assert_frame_equal(found.calibration, tosica.tl.reliability(adata, "bulk_labels", n_bins=7))
+    pd.testing.assert_frame_equal(
+        found.confusion, tosica.tl.confusion(adata, "bulk_labels")
+    )
+    pd.testing.assert_frame_equal(
+        found.calibration, tosica.tl.reliability(adata, "bulk_labels", n_bins=7)
+    )
     text = repr(found)
-    assert text.startswith("Evaluation of 'tosica_prediction' on 700 cells\naccuracy 0.")
+    assert text.startswith(
+        "Evaluation of 'tosica_prediction' on 700 cells\naccuracy 0."
+    )
     assert "expected calibration error" in text
     assert all(label in text for label in found.per_class.index)
 
@@ -86,7 +98,9 @@ def test_probability_is_that_of_the_cells_that_were_called_so():
 
 
 def test_all_cells_are_unknown():
-    found = tosica.tl.evaluate(_adata(["a", "b"], ["Unknown"] * 2, labels="ab"), "known")
+    found = tosica.tl.evaluate(
+        _adata(["a", "b"], ["Unknown"] * 2, labels="ab"), "known"
+    )
     assert tuple(found.summary[["accuracy", "share_unknown"]].iloc[0]) == (0, 1)
     assert np.isnan(found.summary["expected_calibration_error"].item())
     assert found.calibration.empty
@@ -97,7 +111,10 @@ def test_what_the_log_says_of_cells_that_cannot_be_right(caplog):
     adata = annotated_pbmc()
     adata.obs["partly"] = adata.obs["bulk_labels"].where(np.arange(700) % 2 == 0)
     found = tosica.tl.evaluate(adata, "partly")
-    assert "350 of 700 cells have no label in .obs['partly'] and are left out" in caplog.text
+    assert (
+        "350 of 700 cells have no label in .obs['partly'] and are left out"
+        in caplog.text
+    )
     half = tosica.tl.evaluate(adata[::2].copy(), "bulk_labels")
     pd.testing.assert_frame_equal(found.summary, half.summary)
     pd.testing.assert_frame_equal(found.calibration, half.calibration)
@@ -105,17 +122,24 @@ def test_what_the_log_says_of_cells_that_cannot_be_right(caplog):
     found = tosica.tl.evaluate(adata, "known")
     assert found.summary["accuracy"].item() == 0.5
     assert found.per_class.loc["new", "recall"] == 0
-    assert "not trained on 'new', 'newer', so these cells (2) count as wrong" in caplog.text
+    assert (
+        "not trained on 'new', 'newer', so these cells (2) count as wrong"
+        in caplog.text
+    )
 
 
 def test_another_column_has_no_probabilities():
     adata = annotated_pbmc()
     tosica.tl.majority_vote(adata, "louvain", 0.9)
-    found = tosica.tl.evaluate(adata, "bulk_labels", prediction_key="tosica_majority_vote")
+    found = tosica.tl.evaluate(
+        adata, "bulk_labels", prediction_key="tosica_majority_vote"
+    )
     voted = adata.obs["tosica_majority_vote"].astype(str)
     expected = _sklearn(adata.obs["bulk_labels"].astype(str), voted)
     assert found.summary.iloc[0][list(expected)].to_dict() == pytest.approx(expected)
-    assert found.summary["share_unknown"].item() == (voted == "Heterogeneous").mean() > 0
+    assert (
+        found.summary["share_unknown"].item() == (voted == "Heterogeneous").mean() > 0
+    )
     assert found.calibration is None
     assert np.isnan(found.summary["expected_calibration_error"].item())
     assert found.per_class["probability"].isna().all()
@@ -133,11 +157,18 @@ def test_another_column_has_no_probabilities():
         (["0", "1"], ["a", "Unknown"], ValueError, "no label in common"),
         (["0", "Unknown"], ["a", "Unknown"], ValueError, "no label in common"),
         (["a", "b"], ["Unknown", "Unknown"], ValueError, "All cells"),
-        (["a", "b"], ["a", "b"], KeyError, r"run model\.annotate\(adata, key_added='tosica'\)"),
+        (
+            ["a", "b"],
+            ["a", "b"],
+            KeyError,
+            r"run model\.annotate\(adata, key_added='tosica'\)",
+        ),
     ],
 )
 def test_what_cannot_be_compared(known, predicted, error, said):
-    adata = _adata(pd.Categorical(known, ["0", "1", "a", "b", "Unknown"]), predicted, labels="ab")
+    adata = _adata(
+        pd.Categorical(known, ["0", "1", "a", "b", "Unknown"]), predicted, labels="ab"
+    )
     if error is KeyError:
         del adata.obs["tosica_probability"]
     call = tosica.tl.reliability if said == "All cells" else tosica.tl.evaluate
@@ -160,7 +191,10 @@ def test_order_is_that_of_the_categories_and_unknown_is_last():
 
 @pytest.mark.parametrize(
     ("known", "predicted", "columns"),
-    [("011", ["B", "T", "Unknown"], ["B", "T", "Unknown"]), (["0", "Unknown"], ["B", "Unknown"], ["B", "Unknown"])],
+    [
+        ("011", ["B", "T", "Unknown"], ["B", "T", "Unknown"]),
+        (["0", "Unknown"], ["B", "Unknown"], ["B", "Unknown"]),
+    ],
 )
 def test_clusters_against_labels_have_no_empty_columns(known, predicted, columns):
     table = tosica.tl.confusion(_adata(list(known), predicted), "known")
@@ -177,7 +211,9 @@ def test_counts_are_those_of_pandas_and_rows_sum_to_one(cells):
     assert counts.dtypes.eq("int64").all()
     assert counts.to_numpy().sum() == len(cells)
     assert (counts.loc[expected.index, expected.columns] == expected).all(axis=None)
-    np.testing.assert_allclose(tosica.tl.confusion(adata, "known", normalize=True).sum(axis=1), 1)
+    np.testing.assert_allclose(
+        tosica.tl.confusion(adata, "known", normalize=True).sum(axis=1), 1
+    )
 
 
 # -- reliability ------------------------------------------------------------------------------
@@ -217,7 +253,9 @@ TERMS = {
 def with_terms(known, predicted) -> AnnData:
     adata = _adata(known, predicted)
     for column in ("known", "tosica_prediction"):
-        adata.obs[f"{column}_ontology_term_id"] = [TERMS[label] for label in adata.obs[column]]
+        adata.obs[f"{column}_ontology_term_id"] = [
+            TERMS[label] for label in adata.obs[column]
+        ]
     return adata
 
 
@@ -236,31 +274,47 @@ _LABELS = st.sampled_from(sorted(TERMS))
 def test_scores(pairs: list[tuple[str, str]]) -> None:
     # One pair in which both have terms, and words that both columns have.
     known, predicted = zip(*pairs, ("T", "T"), strict=True)
-    found = tosica.tl.evaluate(with_terms(list(known), list(predicted)), "known", ontology=True)
+    found = tosica.tl.evaluate(
+        with_terms(list(known), list(predicted)), "known", ontology=True
+    )
     right = np.array([is_right(*pair) for pair in zip(known, predicted, strict=True)])
     row = found.summary.iloc[0]
     assert row["ontology_accuracy"] == pytest.approx(right.mean())
-    without = ["unknown" in (TERMS[one], TERMS[other]) for one, other in zip(known, predicted, strict=True)]
+    without = [
+        "unknown" in (TERMS[one], TERMS[other])
+        for one, other in zip(known, predicted, strict=True)
+    ]
     assert row["share_without_term"] == pytest.approx(np.mean(without))
     assert row["ontology_accuracy"] >= row["accuracy"]
     assert f"ontology accuracy {right.mean():.3f}" in repr(found)
     for label in found.per_class.index:
         of_label = right[np.array(known) == label]
-        assert found.per_class.loc[label, "ontology_recall"] == pytest.approx(of_label.mean())
+        assert found.per_class.loc[label, "ontology_recall"] == pytest.approx(
+            of_label.mean()
+        )
         assert found.per_class.loc[label, "recall"] <= of_label.mean() + 1e-12
 
 
 def test_a_confident_answer_may_be_above_the_known_label() -> None:
-    adata = with_terms(["CD4 T", "naive B", "B", "CD4 T"], ["T", "B", "naive B", "Unknown"])
+    adata = with_terms(
+        ["CD4 T", "naive B", "B", "CD4 T"], ["T", "B", "naive B", "Unknown"]
+    )
     adata.obs["tosica_confident"] = adata.obs["tosica_prediction"]
-    adata.obs["tosica_confident_ontology_term_id"] = adata.obs["tosica_prediction_ontology_term_id"]
+    adata.obs["tosica_confident_ontology_term_id"] = adata.obs[
+        "tosica_prediction_ontology_term_id"
+    ]
     for column, share in (("tosica_prediction", 1 / 4), ("tosica_confident", 3 / 4)):
-        found = tosica.tl.evaluate(adata, "known", prediction_key=column, ontology=True).summary
+        found = tosica.tl.evaluate(
+            adata, "known", prediction_key=column, ontology=True
+        ).summary
         assert found["ontology_accuracy"].item() == pytest.approx(share)
 
 
 def test_terms_are_found_by_name_and_words_may_differ() -> None:
-    adata = _adata(["T cell", "B cell", None, "NK cell"], ["T lymphocytes", "B-cells", "T cell", "T cells"])
+    adata = _adata(
+        ["T cell", "B cell", None, "NK cell"],
+        ["T lymphocytes", "B-cells", "T cell", "T cells"],
+    )
     with pytest.raises(ValueError, match="have no label in common"):
         tosica.tl.evaluate(adata[:2].copy(), "known")
     found = tosica.tl.evaluate(adata, "known", ontology=True)
@@ -278,7 +332,8 @@ def test_terms_that_the_ontology_lacks_do_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "predicted", "column"), [("a", "T cells", "known"), ("T cells", "a", "tosica_prediction")]
+    ("known", "predicted", "column"),
+    [("a", "T cells", "known"), ("T cells", "a", "tosica_prediction")],
 )
 def test_labels_without_any_term(known: str, predicted: str, column: str) -> None:
     sentence = f"no cell has a term for its label in adata.obs[{column!r}]: call tosica.onto.map_labels(adata, "

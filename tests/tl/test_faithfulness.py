@@ -17,8 +17,16 @@ def tested(model, query):
 
 def test_labels_rest_on_the_genes_that_explain_them(tested):
     area = tested["area"].set_index(["change", "order"])["area"]
-    assert area["deletion", "genes"] < area["deletion", "gene sets"] < area["deletion", "random"]
-    assert area["insertion", "genes"] > area["insertion", "gene sets"] > area["insertion", "random"]
+    assert (
+        area["deletion", "genes"]
+        < area["deletion", "gene sets"]
+        < area["deletion", "random"]
+    )
+    assert (
+        area["insertion", "genes"]
+        > area["insertion", "gene sets"]
+        > area["insertion", "random"]
+    )
     better = tested["area"].set_index(["change", "order"])["better_than_random"]
     assert better["deletion", "genes"] > 0.9
     assert better["insertion", "genes"] > 0.9
@@ -34,7 +42,13 @@ def test_curves_start_and_end_with_cell_and_baseline(tested, model):
 
 
 @pytest.mark.parametrize(
-    ("shares", "error"), [([0, 0.5], ValueError), ([0, 1, 0.5], ValueError), ([0, 2], ValueError), (["a"], TypeError)]
+    ("shares", "error"),
+    [
+        ([0, 0.5], ValueError),
+        ([0, 1, 0.5], ValueError),
+        ([0, 2], ValueError),
+        (["a"], TypeError),
+    ],
 )
 def test_shares_that_do_not_ascend(shares, error, model, query):
     tosica.tl.attribute(query, model, n_steps=8)
@@ -43,5 +57,7 @@ def test_shares_that_do_not_ascend(shares, error, model, query):
 
 
 def test_without_contributions(model, query):
-    with pytest.raises(KeyError, match=r"call tosica.tl.attribute\(adata, model\) first"):
+    with pytest.raises(
+        KeyError, match=r"call tosica.tl.attribute\(adata, model\) first"
+    ):
         tosica.tl.faithfulness(query, model)

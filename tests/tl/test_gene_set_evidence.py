@@ -27,14 +27,22 @@ def _contributions(rng):
 
 def test_z_is_that_of_random_draws():
     rng = np.random.default_rng(0)
-    added, effects, members = _contributions(rng), rng.gamma(2, size=N_GENES), _collection(rng, 5)
+    added, effects, members = (
+        _contributions(rng),
+        rng.gamma(2, size=N_GENES),
+        _collection(rng, 5),
+    )
     found = gene_set_statistics(added, effects, members)
     root = effects * np.log1p(added / np.median(added[added > 0]))
     for j in range(members.shape[1]):
         genes = members[:, j].indices
         left = root[genes].sum() - root[genes].max()
-        draws = np.array([rng.permutation(root)[: len(genes) - 1].sum() for _ in range(4000)])
-        assert found["z"][j] == pytest.approx((left - draws.mean()) / draws.std(), abs=0.15)
+        draws = np.array(
+            [rng.permutation(root)[: len(genes) - 1].sum() for _ in range(4000)]
+        )
+        assert found["z"][j] == pytest.approx(
+            (left - draws.mean()) / draws.std(), abs=0.15
+        )
         assert found["contribution"][j] == pytest.approx(added[genes].sum())
         assert found["n_genes"][j] == len(genes)
 
@@ -43,7 +51,9 @@ def test_sets_of_random_genes_have_no_evidence():
     rng = np.random.default_rng(1)
     wrong = 0
     for _ in range(60):
-        found = gene_set_statistics(_contributions(rng), rng.gamma(1, size=N_GENES), _collection(rng))
+        found = gene_set_statistics(
+            _contributions(rng), rng.gamma(1, size=N_GENES), _collection(rng)
+        )
         wrong += bool((found["pval_adj"] <= 0.05).any())
     assert wrong <= 6
 
@@ -68,10 +78,17 @@ def test_one_strong_gene_is_no_evidence_and_several_are():
 def test_similar_sets_are_named():
     added = np.zeros(N_GENES)
     added[:12] = np.linspace(2, 1, 12)
-    sets = {"all": range(12), "most": range(10), "other": [10, 11, 300, 301], "own": range(200, 215)}
+    sets = {
+        "all": range(12),
+        "most": range(10),
+        "other": [10, 11, 300, 301],
+        "own": range(200, 215),
+    }
     columns = [np.array(list(genes)) for genes in sets.values()]
     indptr = np.cumsum([0, *map(len, columns)])
-    members = sp.csc_matrix((np.ones(indptr[-1]), np.concatenate(columns), indptr), shape=(N_GENES, 4))
+    members = sp.csc_matrix(
+        (np.ones(indptr[-1]), np.concatenate(columns), indptr), shape=(N_GENES, 4)
+    )
     names = np.array(list(sets), dtype=object)
     genes = np.array([f"G{i}" for i in range(N_GENES)], dtype=object)
     statistics = gene_set_statistics(added, np.ones(N_GENES), members)
@@ -91,22 +108,34 @@ def test_no_other_group_has_more_of_a_further_set(model, query):
         z.loc[[first, second]] = 0.0
         z.loc[[first, second], highest] = 99.0
         assert tosica.get.gene_sets_df(query, group)["gene_set"].iloc[0] == first
-        assert (second in set(tosica.get.gene_sets_df(query, group)["gene_set"])) is listed
+        assert (
+            second in set(tosica.get.gene_sets_df(query, group)["gene_set"])
+        ) is listed
 
 
 def test_a_set_that_is_no_token_is_found(toy, train, fast_plan):
     toy = toy.copy()
-    sets = {f"set {i}": list(toy.var_names[[i, (i + 7) % 30, (i + 13) % 30]]) for i in range(10)}
+    sets = {
+        f"set {i}": list(toy.var_names[[i, (i + 7) % 30, (i + 13) % 30]])
+        for i in range(10)
+    }
     sets["genes of a"] = list(toy.var_names[:8])
     tosica.pp.build_mask(toy, sets, min_genes=3, max_jaccard=1)
     tosica.TOSICA.setup_anndata(toy, labels_key="kind")
     model = tosica.TOSICA(toy, embed_dim=8, max_gene_sets=3)
-    model.train(max_epochs=2, accelerator="cpu", enable_progress_bar=False, plan_kwargs=fast_plan)
+    model.train(
+        max_epochs=2,
+        accelerator="cpu",
+        enable_progress_bar=False,
+        plan_kwargs=fast_plan,
+    )
     assert len(model.modalities[0].gene_sets()[0]) == 11
     model.annotate(toy)
     tosica.tl.attribute(toy, model)
     assert tosica.get.gene_sets_df(toy, "a")["gene_set"].iloc[0] == "genes of a"
-    assert not set(tosica.get.gene_sets_df(toy, ["b", "c"])["gene_set"]) & {"genes of a"}
+    assert not set(tosica.get.gene_sets_df(toy, ["b", "c"])["gene_set"]) & {
+        "genes of a"
+    }
 
 
 def test_where_no_set_has_evidence_genes_remain(model, query):
@@ -120,6 +149,11 @@ def test_where_no_set_has_evidence_genes_remain(model, query):
     assert table.loc[without, "pval_adj"].isna().all()
     listed = tosica.get.gene_sets_df(query, similar=True)
     pairs = set(map(tuple, evidence[["group", "gene_set"]].to_numpy()))
-    similar = listed[[pair in pairs for pair in zip(listed["group"], listed["similar_to"], strict=True)]]
+    similar = listed[
+        [
+            pair in pairs
+            for pair in zip(listed["group"], listed["similar_to"], strict=True)
+        ]
+    ]
     assert len(similar) == evidence["n_similar"].sum() > 0
     assert isinstance(listed, pd.DataFrame)

@@ -70,7 +70,9 @@ def test_categories_are_those_that_occur_in_the_models_order():
 def test_colours_are_those_of_the_prediction():
     adata = annotated_pbmc()
     categories = adata.obs["tosica_prediction"].cat.categories
-    of_prediction = dict(zip(categories, adata.uns["tosica_prediction_colors"], strict=True))
+    of_prediction = dict(
+        zip(categories, adata.uns["tosica_prediction_colors"], strict=True)
+    )
     tosica.tl.majority_vote(adata, "louvain", 0.5)
     labels = adata.obs["tosica_majority_vote"].cat.categories
     colors = dict(zip(labels, adata.uns["tosica_majority_vote_colors"], strict=True))
@@ -111,9 +113,15 @@ def test_colours_are_those_of_the_prediction():
     ],
     ids=["unlikely", "no probabilities", "no probability", "many"],
 )
-def test_clusters_that_seem_mixed_are_named(clusters, predicted, probability, said, caplog):
+def test_clusters_that_seem_mixed_are_named(
+    clusters, predicted, probability, said, caplog
+):
     _vote(_adata(list(clusters), list(predicted), probability, labels="abc"))
-    [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    [warning] = [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelname == "WARNING"
+    ]
     assert re.search(said, warning)
 
 
@@ -138,11 +146,21 @@ def test_cells_of_a_cluster_agree_on_a_label_that_one_of_them_has(cells, min_pro
 # -- where clusters come from -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("given_as", [list, np.array, pd.Categorical, pd.Index, pd.Series], ids=lambda f: f.__name__)
-@pytest.mark.parametrize("values", [["x", "y", "y", "x", "y"], [1, 0, 0, 1, 0]], ids=["str", "int"])
+@pytest.mark.parametrize(
+    "given_as",
+    [list, np.array, pd.Categorical, pd.Index, pd.Series],
+    ids=lambda f: f.__name__,
+)
+@pytest.mark.parametrize(
+    "values", [["x", "y", "y", "x", "y"], [1, 0, 0, 1, 0]], ids=["str", "int"]
+)
 def test_clusters_come_in_any_container(given_as, values):
     adata = _adata(values, ["a", "b", "b", "a", "c"])
-    assert _vote(adata, given_as(values)) == _vote(adata, "cluster") == ["a", "b", "b", "a", "b"]
+    assert (
+        _vote(adata, given_as(values))
+        == _vote(adata, "cluster")
+        == ["a", "b", "b", "a", "b"]
+    )
     assert "tosica_over_clustering" not in adata.obs
 
 
@@ -158,7 +176,10 @@ def test_by_default_the_graph_at_hand_is_clustered(caplog):
     assert (again.obs["tosica_over_clustering"] == clusters).all()
     # 1 in 10 cells was misread at random: B cells are a kind of their own, and put right.
     b_cells = adata.obs.loc[adata.obs["bulk_labels"] == "CD19+ B"]
-    before, after = ((b_cells[f"tosica_{name}"] == "CD19+ B").mean() for name in ("prediction", "majority_vote"))
+    before, after = (
+        (b_cells[f"tosica_{name}"] == "CD19+ B").mean()
+        for name in ("prediction", "majority_vote")
+    )
     assert after > before + 0.05
 
 
@@ -170,7 +191,18 @@ def test_resolution_grows_with_the_cells(monkeypatch):
         cells.obs["cluster"] = pd.Categorical(["0"] * cells.n_obs)
 
     monkeypatch.setattr(sc.tl, "leiden", leiden)
-    for n_obs in (4999, 5000, 19_999, 20_000, 39_999, 40_000, 99_999, 100_000, 199_999, 200_000):
+    for n_obs in (
+        4999,
+        5000,
+        19_999,
+        20_000,
+        39_999,
+        40_000,
+        99_999,
+        100_000,
+        199_999,
+        200_000,
+    ):
         adata = _adata(["x"] * n_obs, ["a"] * n_obs)
         adata.obsp["connectivities"] = sp.csr_matrix((n_obs, n_obs))
         adata.uns["neighbors"] = {"connectivities_key": "connectivities"}
@@ -184,7 +216,9 @@ def test_a_mudata_is_clustered_by_its_graph_or_that_of_its_rna(own_graph):
     full.obs_names_make_unique()
     order = np.random.default_rng(0).permutation(full.n_obs)
     rna = full[order].copy()
-    protein = AnnData(np.ones((700, 2), np.float32), obs=pd.DataFrame(index=full.obs_names))
+    protein = AnnData(
+        np.ones((700, 2), np.float32), obs=pd.DataFrame(index=full.obs_names)
+    )
     mdata = md.MuData({"protein": protein, "rna": rna})
     mdata.obs = full.obs.loc[mdata.obs_names, ["bulk_labels", "tosica_prediction"]]
     if own_graph:
@@ -203,7 +237,9 @@ def test_without_a_graph_of_all_cells(lost):
     if lost == "cells":
         data.obs_names_make_unique()
         rna = data[:600].copy()
-        data = md.MuData({"protein": AnnData(np.ones((700, 2)), obs=data.obs), "rna": rna})
+        data = md.MuData(
+            {"protein": AnnData(np.ones((700, 2)), obs=data.obs), "rna": rna}
+        )
         data.obs["tosica_prediction"] = "a"
     else:
         data.uns.pop("neighbors") if lost == "uns" else data.obsp.pop("connectivities")
@@ -214,7 +250,9 @@ def test_without_a_graph_of_all_cells(lost):
 # -- wrong input ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("key_added", ["tosica_prediction", "tosica_probability", "louvain"])
+@pytest.mark.parametrize(
+    "key_added", ["tosica_prediction", "tosica_probability", "louvain"]
+)
 def test_what_is_read_is_not_overwritten(key_added):
     adata = annotated_pbmc()
     before = adata.obs.copy()
@@ -236,7 +274,11 @@ def test_without_igraph(monkeypatch):
     [
         ([0, 1], ValueError, "each of the 3 cells, .*, not 2 values"),
         (["x", None, "y"], ValueError, r"missing \(NaN\) in 1 of 3 cells"),
-        (pd.Series(["x", "x", "y"], index=["p", "q", "r"]), ValueError, r"with other names: pass \.to_numpy"),
+        (
+            pd.Series(["x", "x", "y"], index=["p", "q", "r"]),
+            ValueError,
+            r"with other names: pass \.to_numpy",
+        ),
         ({"a": 1}, TypeError, "over_clustering"),
         (np.zeros((3, 2)), TypeError, "over_clustering"),
         ([0.1, 0.2, 0.3], TypeError, "not groups"),

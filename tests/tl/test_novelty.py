@@ -16,7 +16,9 @@ import tosica
 from tosica.linear import common_shift, fit_novelty
 
 NEW = "CD19+ B"
-COLUMNS = [f"tosica_novelty{name}" for name in ("", "_pvalue", "_cluster", "_cluster_pvalue")]
+COLUMNS = [
+    f"tosica_novelty{name}" for name in ("", "_pvalue", "_cluster", "_cluster_pvalue")
+]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,12 @@ def _without_b_cells():
     tosica.TOSICA.setup_anndata(reference, labels_key="bulk_labels")
     scvi.settings.seed = 0
     model = tosica.TOSICA(reference, embed_dim=16)
-    model.train(max_epochs=12, accelerator="cpu", enable_progress_bar=False, plan_kwargs={"lr": 1e-2})
+    model.train(
+        max_epochs=12,
+        accelerator="cpu",
+        enable_progress_bar=False,
+        plan_kwargs={"lr": 1e-2},
+    )
     model.annotate(query)
     return model, query
 
@@ -52,7 +59,10 @@ def share(query, pvalue: str, new: bool, level: float = 0.05) -> float:
 
 def check(query, least: float | None = 0.7) -> None:
     """The new type is told from others."""
-    assert roc_auc_score(query.obs["bulk_labels"] == NEW, query.obs["tosica_novelty"]) > 0.95
+    assert (
+        roc_auc_score(query.obs["bulk_labels"] == NEW, query.obs["tosica_novelty"])
+        > 0.95
+    )
     for name in ("tosica_novelty", "tosica_novelty_cluster"):
         assert query.obs[f"{name}_pvalue"].between(0, 1, inclusive="right").all()
         assert share(query, f"{name}_pvalue", new=False) < 0.08
@@ -103,7 +113,9 @@ def test_what_two_samples_of_a_batch_have_in_common_is_no_shift(n_labels):
     rng = np.random.default_rng(n_labels)
     centers = rng.normal(2, 1, (n_labels, 300))
     positions = np.arange(150) % n_labels
-    reference, cells = (centers[positions] + rng.normal(0, 1, (150, 300)) for _ in range(2))
+    reference, cells = (
+        centers[positions] + rng.normal(0, 1, (150, 300)) for _ in range(2)
+    )
     statistics = fit_novelty(sp.csr_matrix(reference), positions)
     assert common_shift(sp.csr_matrix(cells), positions, statistics).signal == 0
     shifted = sp.csr_matrix(cells + 0.5 * (np.arange(300) < 100))
@@ -121,7 +133,9 @@ def test_what_two_samples_of_a_batch_have_in_common_is_no_shift(n_labels):
 
 @pytest.mark.parametrize("kept", [0.9, 0.6])
 def test_genes_that_the_query_lacks_are_not_new(model, query, kept):
-    genes = np.random.default_rng(0).permutation(query.n_vars)[: int(kept * query.n_vars)]
+    genes = np.random.default_rng(0).permutation(query.n_vars)[
+        : int(kept * query.n_vars)
+    ]
     few = query[:, np.sort(genes)].copy()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The query has only")
@@ -151,13 +165,17 @@ def test_one_score_a_cluster_whatever_the_order_of_cells(model, query):
     tosica.tl.novelty(query, model, over_clustering="fine")
     clusters = query.obs.groupby("fine", observed=True)
     for name, most in (("", np.inf), ("_pvalue", 1)):
-        expected = np.minimum((2 if name else 1) * clusters[f"tosica_novelty{name}"].median(), most)
+        expected = np.minimum(
+            (2 if name else 1) * clusters[f"tosica_novelty{name}"].median(), most
+        )
         found = clusters[f"tosica_novelty_cluster{name}"]
         assert (found.nunique() == 1).all()
         np.testing.assert_allclose(found.first(), expected, rtol=1e-6)
     first = clusters["tosica_novelty_cluster"].first().idxmax()
     assert (query.obs["bulk_labels"][query.obs["fine"] == first] == NEW).mean() > 0.9
-    by_label = tosica.tl.novelty(query, model, copy=True).obs.groupby("tosica_prediction", observed=True)
+    by_label = tosica.tl.novelty(query, model, copy=True).obs.groupby(
+        "tosica_prediction", observed=True
+    )
     assert (by_label["tosica_novelty_cluster"].nunique() == 1).all()
     order = np.random.default_rng(0).permutation(query.n_obs)
     shuffled = query[order].copy()

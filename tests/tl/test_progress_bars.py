@@ -23,7 +23,9 @@ SHOWS = {
 
 
 @pytest.mark.parametrize("name", SHOWS)
-def test_there_is_a_bar_if_it_takes_long(toy_model, toy_query, terminal, caplog, capsys, name):
+def test_there_is_a_bar_if_it_takes_long(
+    toy_model, toy_query, terminal, caplog, capsys, name
+):
     toy_model.annotate(toy_query, enable_progress_bar=False)
     assert [line for line in caplog.messages if line.startswith("query: ")]
     assert "cells/s" not in terminal.getvalue()

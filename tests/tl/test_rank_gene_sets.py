@@ -33,18 +33,26 @@ def test_logfoldchange_is_that_of_the_odds():
     adata = annotated_pbmc()
     # Contributions are signed.
     adata.obsm["X_tosica_attribution"] -= 0.5
-    values = pd.DataFrame(adata.obsm["X_tosica_attribution"], columns=adata.uns["tosica"]["gene_sets"], dtype=float)
+    values = pd.DataFrame(
+        adata.obsm["X_tosica_attribution"],
+        columns=adata.uns["tosica"]["gene_sets"],
+        dtype=float,
+    )
     means = values.groupby(adata.obs["phase"].to_numpy()).mean()
     in_group = (adata.obs["phase"] == "S").to_numpy()
     rest = adata.obsm["X_tosica_attribution"][~in_group].mean(axis=0, dtype=float)
     expected = {
-        "rest": dict(zip(means.columns, (means.loc["S"] - rest) / np.log(2), strict=True)),
+        "rest": dict(
+            zip(means.columns, (means.loc["S"] - rest) / np.log(2), strict=True)
+        ),
         "G1": dict((means.loc["S"] - means.loc["G1"]) / np.log(2)),
     }
     for reference, ratios in expected.items():
         tosica.tl.rank_gene_sets(adata, "phase", groups=["S"], reference=reference)
         result = adata.uns["rank_gene_sets"]
-        got = dict(zip(result["names"]["S"], result["logfoldchanges"]["S"], strict=True))
+        got = dict(
+            zip(result["names"]["S"], result["logfoldchanges"]["S"], strict=True)
+        )
         assert got == pytest.approx(ratios, abs=1e-4)
 
 
@@ -54,7 +62,9 @@ def test_values_that_are_zero_everywhere_and_names_that_occur_twice():
     adata.uns["tosica_attribution"]["gene_sets"][1] = planted(0)
     tosica.tl.rank_gene_sets(adata, "bulk_labels")
     table = tosica.get.rank_gene_sets_df(adata)
-    rows = table.loc[table["gene_set"] == planted(5), ["logfoldchange", "score", "pval"]]
+    rows = table.loc[
+        table["gene_set"] == planted(5), ["logfoldchange", "score", "pval"]
+    ]
     assert (rows == [0, 0, 1]).all(axis=None)
     for group in list(adata.obs["bulk_labels"].cat.categories)[:2]:
         first = table[table["group"] == group].iloc[0]
@@ -65,8 +75,13 @@ def test_values_that_are_zero_everywhere_and_names_that_occur_twice():
 @pytest.mark.parametrize("rankby_abs", [False, True])
 def test_groups_reference_and_number(rankby_abs):
     adata = annotated_pbmc()
-    options = {"groups": ["Dendritic", "CD34+", "Dendritic", "CD19+ B"], "reference": "CD19+ B"}
-    tosica.tl.rank_gene_sets(adata, "bulk_labels", **options, n_gene_sets=3, rankby_abs=rankby_abs)
+    options = {
+        "groups": ["Dendritic", "CD34+", "Dendritic", "CD19+ B"],
+        "reference": "CD19+ B",
+    }
+    tosica.tl.rank_gene_sets(
+        adata, "bulk_labels", **options, n_gene_sets=3, rankby_abs=rankby_abs
+    )
     result = adata.uns["rank_gene_sets"]
     for field in set(result) - {"params"}:
         assert result[field].dtype.names == ("Dendritic", "CD34+")
@@ -74,7 +89,9 @@ def test_groups_reference_and_number(rankby_abs):
     assert result["params"]["reference"] == "CD19+ B"
     assert result["params"]["groupby"] == "bulk_labels"
     # The gene set of the reference is far below all others.
-    of_reference = planted(list(adata.obs["bulk_labels"].cat.categories).index("CD19+ B"))
+    of_reference = planted(
+        list(adata.obs["bulk_labels"].cat.categories).index("CD19+ B")
+    )
     assert (of_reference in result["names"]["CD34+"]) is rankby_abs
     tosica.tl.rank_gene_sets(adata, "bulk_labels", n_gene_sets=10_000)
     assert len(adata.uns["rank_gene_sets"]["names"]) == N_GENE_SETS
@@ -85,7 +102,9 @@ def test_groups_with_one_cell_are_left_out_of_all_groups():
     names = np.array(["a", "b"], dtype=object)[np.arange(adata.n_obs) % 2]
     names[:2] = ["lonely", "lost"]
     adata.obs["group"] = pd.Categorical(names)
-    with pytest.warns(UserWarning, match=r"a single cell in 'lonely', 'lost' or .*: left out\.$"):
+    with pytest.warns(
+        UserWarning, match=r"a single cell in 'lonely', 'lost' or .*: left out\.$"
+    ):
         tosica.tl.rank_gene_sets(adata, "group")
     assert adata.uns["rank_gene_sets"]["names"].dtype.names == ("a", "b")
     for options in ({"groups": ["lost"]}, {"groups": ["a"], "reference": "lost"}):
@@ -98,7 +117,9 @@ def test_groups_with_one_cell_are_left_out_of_all_groups():
 N_SETS = 200
 
 
-def _cells(seed, *, n_samples=8, n_cells=60, sample_effect=0.15, raised=0, types=("B", "T")):
+def _cells(
+    seed, *, n_samples=8, n_cells=60, sample_effect=0.15, raised=0, types=("B", "T")
+):
     """Attention of samples that differ; the first ``raised`` sets are raised in 'stim', in B."""
     rng = np.random.default_rng(seed)
     rows = []
@@ -109,14 +130,20 @@ def _cells(seed, *, n_samples=8, n_cells=60, sample_effect=0.15, raised=0, types
             if condition == "stim" and cell_type == "B":
                 level[:raised] += 1.0
             values = rng.gamma(4.0, size=(n_cells, N_SETS)) * np.exp(level)
-            obs = {"cell_type": cell_type, "sample": f"{condition}{sample}", "condition": condition}
+            obs = {
+                "cell_type": cell_type,
+                "sample": f"{condition}{sample}",
+                "condition": condition,
+            }
             rows.append((values, pd.DataFrame(obs, index=range(n_cells))))
     obs = pd.concat([frame for _, frame in rows], ignore_index=True)
     obs.index = [f"c{i}" for i in range(len(obs))]
     values = np.concatenate([values for values, _ in rows]) / (4 * N_SETS)
     adata = AnnData(np.zeros((len(obs), 1), np.float32), obs=obs)
     adata.obsm["X_tosica_attribution"] = values.astype(np.float32)
-    adata.uns["tosica_attribution"] = {"gene_sets": np.array([f"set {i}" for i in range(N_SETS)])}
+    adata.uns["tosica_attribution"] = {
+        "gene_sets": np.array([f"set {i}" for i in range(N_SETS)])
+    }
     return adata
 
 
@@ -150,7 +177,9 @@ def test_each_cell_type_has_a_field_of_its_own():
     table = _stim(adata, within="cell_type", sample_key="sample")
     assert list(table["group"].cat.categories) == ["B", "T"]
     first = table.groupby("group", observed=True).head(5)
-    assert set(first.loc[first["group"] == "B", "gene_set"]) == {f"set {i}" for i in range(5)}
+    assert set(first.loc[first["group"] == "B", "gene_set"]) == {
+        f"set {i}" for i in range(5)
+    }
     assert (table.loc[table["group"] == "T", "pval_adj"] < 0.05).mean() <= 0.05
     assert adata.uns["rank_gene_sets"]["params"]["within"] == "cell_type"
     tosica.tl.rank_gene_sets(adata, "condition", within="cell_type")
@@ -176,11 +205,15 @@ def test_samples_on_both_sides_are_paired():
 def test_welch_is_scipys():
     adata = _cells(3, types=("B",))
     table = _stim(adata, sample_key="sample", method="t-test").set_index("gene_set")
-    frame = pd.DataFrame(adata.obsm["X_tosica_attribution"].astype(float)).groupby(adata.obs["sample"].to_numpy())
+    frame = pd.DataFrame(adata.obsm["X_tosica_attribution"].astype(float)).groupby(
+        adata.obs["sample"].to_numpy()
+    )
     means = np.log2(frame.mean())
     stim = means.index.str.startswith("stim")
     result = stats.ttest_ind(means[stim], means[~stim], equal_var=False)
-    np.testing.assert_allclose(table.loc[[f"set {i}" for i in range(N_SETS)], "pval"], result.pvalue, rtol=1e-4)
+    np.testing.assert_allclose(
+        table.loc[[f"set {i}" for i in range(N_SETS)], "pval"], result.pvalue, rtol=1e-4
+    )
 
 
 def test_effect_size_is_cohens_d_of_cells():
@@ -188,19 +221,25 @@ def test_effect_size_is_cohens_d_of_cells():
     table = _stim(adata).set_index("gene_set")
     stim = (adata.obs["condition"] == "stim").to_numpy()
     x = adata.obsm["X_tosica_attribution"][:, 0].astype(float)
-    pooled = np.sqrt((x[stim].var() * stim.sum() + x[~stim].var() * (~stim).sum()) / len(x))
+    pooled = np.sqrt(
+        (x[stim].var() * stim.sum() + x[~stim].var() * (~stim).sum()) / len(x)
+    )
     expected = (x[stim].mean() - x[~stim].mean()) / pooled
     assert table.loc["set 0", "effect_size"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_samples_that_are_too_few():
     adata = _cells(0, n_samples=4, n_cells=8, types=("B",))
-    with pytest.raises(ValueError, match=r"has 0 samples with at least 10 cells.* lower min_cells"):
+    with pytest.raises(
+        ValueError, match=r"has 0 samples with at least 10 cells.* lower min_cells"
+    ):
         _stim(adata, sample_key="sample")
     assert len(_stim(adata, sample_key="sample", min_cells=5)) == N_SETS
     adata = _cells(0, types=("B",))
     adata.obs.loc[adata.obs["condition"] == "stim", "sample"] = "only"
-    with pytest.raises(ValueError, match=r"'stim' of adata\.obs\['condition'\] has 1 samples"):
+    with pytest.raises(
+        ValueError, match=r"'stim' of adata\.obs\['condition'\] has 1 samples"
+    ):
         _stim(adata, sample_key="sample")
     assert "rank_gene_sets" not in adata.uns
 
@@ -208,11 +247,15 @@ def test_samples_that_are_too_few():
 def test_cell_types_that_lack_a_condition():
     adata = _cells(0)
     kept = (adata.obs["cell_type"] == "B") | (adata.obs["condition"] == "ctrl")
-    with pytest.warns(UserWarning, match=r"Left out 'T' of adata\.obs\['cell_type'\]; in 'T': .*no"):
+    with pytest.warns(
+        UserWarning, match=r"Left out 'T' of adata\.obs\['cell_type'\]; in 'T': .*no"
+    ):
         table = _stim(adata[kept].copy(), within="cell_type", sample_key="sample")
     assert list(table["group"].cat.categories) == ["B"]
     adata.obs["cell_type"] = np.where(adata.obs["condition"] == "stim", "B", "T")
-    with pytest.raises(ValueError, match=r"No category of adata\.obs\['cell_type'\] can be compared"):
+    with pytest.raises(
+        ValueError, match=r"No category of adata\.obs\['cell_type'\] can be compared"
+    ):
         _stim(adata, within="cell_type", sample_key="sample")
 
 
@@ -223,7 +266,9 @@ def test_cell_types_that_lack_a_condition():
 def staged():
     adata = annotated_pbmc()
     adata.obs["age"] = np.random.default_rng(0).uniform(0, 10, adata.n_obs)
-    adata.obsm["X_tosica_attribution"][:, 40] *= np.exp(adata.obs["age"] / 10).to_numpy()
+    adata.obsm["X_tosica_attribution"][:, 40] *= np.exp(
+        adata.obs["age"] / 10
+    ).to_numpy()
     adata.obsm["X_tosica_attribution"][:, 5] = 0.01
     return adata
 
@@ -233,7 +278,9 @@ def _correlate(adata, **options):
     return adata.uns["correlate_gene_sets"]
 
 
-@pytest.mark.parametrize(("groupby", "groups"), [(None, ["all"]), ("phase", ["G1", "G2M", "S"])])
+@pytest.mark.parametrize(
+    ("groupby", "groups"), [(None, ["all"]), ("phase", ["G1", "G2M", "S"])]
+)
 def test_is_scipys_spearman_in_each_group(staged, groupby, groups):
     found = _correlate(staged, groupby=groupby)
     assert list(found["group"].cat.categories) == groups
@@ -242,9 +289,13 @@ def test_is_scipys_spearman_in_each_group(staged, groupby, groups):
         inside = staged if groupby is None else staged[staged.obs[groupby] == group]
         assert (table["n"] == inside.n_obs).all()
         assert groupby or table.index[0] == "gene set 40"
-        np.testing.assert_allclose(table["pval_adj"], stats.false_discovery_control(table["pval"]))
+        np.testing.assert_allclose(
+            table["pval_adj"], stats.false_discovery_control(table["pval"])
+        )
         for i in (0, 7, 40):
-            expected = stats.spearmanr(inside.obsm["X_tosica_attribution"][:, i], inside.obs["age"])
+            expected = stats.spearmanr(
+                inside.obsm["X_tosica_attribution"][:, i], inside.obs["age"]
+            )
             row = table.loc[f"gene set {i:02d}"]
             assert row["correlation"] == pytest.approx(expected.statistic, abs=1e-9)
             assert row["pval"] == pytest.approx(expected.pvalue, rel=1e-6)

@@ -42,7 +42,14 @@ def table(model):
 def test_a_missing_gene_joins_and_a_wrong_one_leaves(model, table):
     found = table.set_index(["gene_set", "gene"])["change"].to_dict()
     assert found == {("alpha", "G7"): "gained", ("alpha", "G25"): "lost"}
-    assert list(table) == ["gene_set", "gene", "change", "evidence", "stability", "recall"]
+    assert list(table) == [
+        "gene_set",
+        "gene",
+        "change",
+        "evidence",
+        "stability",
+        "recall",
+    ]
     assert table["evidence"].round(1).to_list() == pytest.approx([1, 0], abs=0.5)
     assert table["stability"].between(0.5, 1).all()
     assert (table["recall"] == 7 / 8).all()
@@ -55,7 +62,9 @@ def test_a_missing_gene_joins_and_a_wrong_one_leaves(model, table):
 def test_random_sets_gain_nothing(pbmc_ref):
     rng = np.random.default_rng(0)
     genes = pbmc_ref.var_names.to_numpy()
-    sets = {f"random {i}": list(rng.choice(genes, 20, replace=False)) for i in range(40)}
+    sets = {
+        f"random {i}": list(rng.choice(genes, 20, replace=False)) for i in range(40)
+    }
     pbmc_ref.obs["kind"] = pbmc_ref.obs["bulk_labels"]
     model = set_up(pbmc_ref, sets, max_gene_sets=None, modules=False, linear=False)
     assert tosica.tl.refine_gene_sets(model).empty
@@ -64,7 +73,10 @@ def test_random_sets_gain_nothing(pbmc_ref):
 def test_a_higher_price_lets_fewer_genes_join(pbmc_model):
     options = {"min_recall": 0, "min_stability": 0, "n_bootstraps": 1}
     gained = [
-        (tosica.tl.refine_gene_sets(pbmc_model, price=price, **options)["change"] == "gained").sum()
+        (
+            tosica.tl.refine_gene_sets(pbmc_model, price=price, **options)["change"]
+            == "gained"
+        ).sum()
         for price in (0.5, 1, 100)
     ]
     assert gained[0] > gained[1] > gained[2] == 0
@@ -124,13 +136,21 @@ def test_models_that_are_refused(toy, toy_model, tmp_path):
     changed = set_up(make_toy())
     changed.adata._inplace_subset_var(np.arange(30)[::-1])
     for refused, said in (
-        (tosica.TOSICA(mdata, embed_dim=8, n_heads=2), r"^The model was set up with a MuData .*: train a model"),
-        (tosica.TOSICA.load(tmp_path / "model", accelerator="cpu"), r"loaded without a reference, by which"),
+        (
+            tosica.TOSICA(mdata, embed_dim=8, n_heads=2),
+            r"^The model was set up with a MuData .*: train a model",
+        ),
+        (
+            tosica.TOSICA.load(tmp_path / "model", accelerator="cpu"),
+            r"loaded without a reference, by which",
+        ),
         (changed, "when it was set up"),
     ):
         with pytest.raises(ValueError, match=said):
             tosica.tl.refine_gene_sets(refused)
-    loaded = tosica.TOSICA.load(tmp_path / "model", adata=toy_model.adata.copy(), accelerator="cpu")
+    loaded = tosica.TOSICA.load(
+        tmp_path / "model", adata=toy_model.adata.copy(), accelerator="cpu"
+    )
     assert "alpha" in tosica.tl.refine_gene_sets(loaded).attrs["refined"]
 
 
@@ -141,15 +161,24 @@ def test_scores_are_correlations_and_do_not_use_the_genes_own_membership():
     rng = np.random.default_rng(0)
     members = np.zeros((2, 25), dtype=bool)
     members[0, :6] = members[1, 4:9] = True
-    genes = describe_genes(rng.normal(size=(60, 25)).astype(np.float32), np.arange(60) % 3)
+    genes = describe_genes(
+        rng.normal(size=(60, 25)).astype(np.float32), np.arange(60) % 3
+    )
     correlation = np.corrcoef(genes.z.T)
     expected = [correlation[20, :6].mean(), correlation[3, [0, 1, 2, 4, 5]].mean()]
-    np.testing.assert_allclose(mean_correlations(genes.z, members)[0, [20, 3]], expected, atol=1e-5)
+    np.testing.assert_allclose(
+        mean_correlations(genes.z, members)[0, [20, 3]], expected, atol=1e-5
+    )
     for gene in (5, 20):
         other = members.copy()
         other[:, gene] = ~other[:, gene]
-        for score, given, atol in ((ridge_scores, genes.loadings, 1e-12), (mean_correlations, genes.z, 1e-6)):
-            np.testing.assert_allclose(score(given, members)[:, gene], score(given, other)[:, gene], atol=atol)
+        for score, given, atol in (
+            (ridge_scores, genes.loadings, 1e-12),
+            (mean_correlations, genes.z, 1e-6),
+        ):
+            np.testing.assert_allclose(
+                score(given, members)[:, gene], score(given, other)[:, gene], atol=atol
+            )
 
 
 def test_the_price_is_paid_down_to_the_last_gene_that_is_found():

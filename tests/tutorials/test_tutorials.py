@@ -15,7 +15,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in (ROOT / "tutorials").glob("*.ipynb"))
 pytestmark = pytest.mark.skipif(
-    not (ROOT / "tutorials").is_dir(), reason="tutorials are not part of an installed package"
+    not (ROOT / "tutorials").is_dir(),
+    reason="tutorials are not part of an installed package",
 )
 
 
@@ -40,19 +41,28 @@ def test_committed_as_it_ran(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_no_machine(name):
-    cells = [cell | {"outputs": [_without_images(o) for o in cell.get("outputs", [])]} for cell in _cells(name)]
-    found = re.search(r"[\"' (=](/(?:root|home|tmp|work|usr|opt|Users|mnt)/\S+)", json.dumps(cells))
+    cells = [
+        cell | {"outputs": [_without_images(o) for o in cell.get("outputs", [])]}
+        for cell in _cells(name)
+    ]
+    found = re.search(
+        r"[\"' (=](/(?:root|home|tmp|work|usr|opt|Users|mnt)/\S+)", json.dumps(cells)
+    )
     assert found is None, found
 
 
 def _without_images(output: dict[str, Any]) -> dict[str, Any]:
-    data = {k: v for k, v in output.get("data", {}).items() if not k.startswith("image/")}
+    data = {
+        k: v for k, v in output.get("data", {}).items() if not k.startswith("image/")
+    }
     return output | {"data": data}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_reads_nothing_that_only_developers_have(name):
-    assert not re.search(r"shared|\.\./", "".join("".join(cell["source"]) for cell in _code(name)))
+    assert not re.search(
+        r"shared|\.\./", "".join("".join(cell["source"]) for cell in _code(name))
+    )
 
 
 def test_are_all_listed():

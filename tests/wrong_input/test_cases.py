@@ -42,10 +42,14 @@ def test_genes_dropped_after_build_mask(toy, contents):
 
 def test_genes_dropped_after_setup(toy):
     TOSICA.setup_anndata(toy, labels_key="kind")
-    with pytest.raises(ValueError, match=r"^adata is a copy or a part of the data that"):
+    with pytest.raises(
+        ValueError, match=r"^adata is a copy or a part of the data that"
+    ):
         TOSICA(toy[:, FEWER].copy())
     toy._inplace_subset_var(FEWER)
-    with pytest.raises(ValueError, match=r"^adata has 25 genes now, and 30 when it was set up"):
+    with pytest.raises(
+        ValueError, match=r"^adata has 25 genes now, and 30 when it was set up"
+    ):
         TOSICA(toy)
 
 
@@ -67,13 +71,19 @@ def test_genes_changed_before_train(toy, change):
 
 
 @pytest.mark.parametrize(
-    ("new", "names"), [({"a": "x/y", "b": "x|y"}, "'x/y', 'x|y'"), ({"a": ".."}, "'..'"), ({"a": "_index"}, "'_index'")]
+    ("new", "names"),
+    [
+        ({"a": "x/y", "b": "x|y"}, "'x/y', 'x|y'"),
+        ({"a": ".."}, "'..'"),
+        ({"a": "_index"}, "'_index'"),
+    ],
 )
 def test_labels_that_no_file_holds(toy, new, names, contents):
     toy.obs["kind"] = toy.obs["kind"].cat.rename_categories(new)
     before = contents(toy)
     with pytest.raises(
-        ValueError, match=rf"adata\.obs\['kind'\] has labels that .* \({re.escape(names)}\): rename them"
+        ValueError,
+        match=rf"adata\.obs\['kind'\] has labels that .* \({re.escape(names)}\): rename them",
     ):
         set_up(toy)
     assert contents(toy) == before
@@ -88,8 +98,15 @@ def test_labels_that_a_file_holds(toy, toy_query, train, labels, tmp_path):
 
 
 def test_no_cell_is_unlabeled(toy, toy_model):
-    for call in (set_up, lambda adata, **kwargs: TOSICA.load_query_data(adata, toy_model, "kind", **kwargs)):
-        with pytest.raises(ValueError, match=r"no cell 'aa', the unlabeled_category; did you mean 'a'"):
+    for call in (
+        set_up,
+        lambda adata, **kwargs: TOSICA.load_query_data(
+            adata, toy_model, "kind", **kwargs
+        ),
+    ):
+        with pytest.raises(
+            ValueError, match=r"no cell 'aa', the unlabeled_category; did you mean 'a'"
+        ):
             call(toy, unlabeled_category="aa")
 
 
@@ -102,18 +119,32 @@ def test_no_cell_is_unlabeled(toy, toy_model):
         ),
         (
             lambda a: TOSICA.setup_mudata(
-                MuData({"rna": a, "protein": a[:, :4].copy()}), labels_key="kind", layer="counts"
+                MuData({"rna": a, "protein": a[:, :4].copy()}),
+                labels_key="kind",
+                layer="counts",
             ),
             "setup_mudata has no parameter 'layer'; did you mean 'layers'",
         ),
-        (lambda a: set_up(a).train(max_epoch=3), "train has no parameter 'max_epoch'; did you mean 'max_epochs'"),
-        (lambda a: set_up(a).train(epochs=3), "train has no parameter 'epochs'; it is max_epochs here."),
-        (lambda a: set_up(a).train(use_gpu=True), "train has no parameter 'use_gpu'; say accelerator='gpu'."),
+        (
+            lambda a: set_up(a).train(max_epoch=3),
+            "train has no parameter 'max_epoch'; did you mean 'max_epochs'",
+        ),
+        (
+            lambda a: set_up(a).train(epochs=3),
+            "train has no parameter 'epochs'; it is max_epochs here.",
+        ),
+        (
+            lambda a: set_up(a).train(use_gpu=True),
+            "train has no parameter 'use_gpu'; say accelerator='gpu'.",
+        ),
         (
             lambda a: set_up(a).annotate(a, majority_voting=True),
             "annotate has no parameter 'majority_voting'; call tosica.tl.majority_vote after it.",
         ),
-        (lambda a: tosica.tl.evaluate(a, "kind", prediction_keys="b"), "did you mean 'prediction_key'"),
+        (
+            lambda a: tosica.tl.evaluate(a, "kind", prediction_keys="b"),
+            "did you mean 'prediction_key'",
+        ),
     ],
 )
 def test_misspelled_parameters(toy, call, sentence):
@@ -135,7 +166,9 @@ def test_columns_of_text_where_numbers_are_expected(toy_query, call, column, con
     toy_query.obs["tosica_probability"] = 0.9
     toy_query.obs[column] = "high"
     before = contents(toy_query)
-    with pytest.raises(TypeError, match=rf"^adata\.obs\['{column}'\] holds .* instead of numbers"):
+    with pytest.raises(
+        TypeError, match=rf"^adata\.obs\['{column}'\] holds .* instead of numbers"
+    ):
         call(toy_query)
     assert contents(toy_query) == before
 
@@ -144,8 +177,12 @@ def test_columns_of_text_where_numbers_are_expected(toy_query, call, column, con
 
 
 @pytest.mark.filterwarnings("ignore:The query has only 685 of the model's 765 genes")
-def test_genes_that_are_there_twice_without_their_versions(pbmc_model, pbmc_query, contents):
-    ids = tosica.gs.map_genes(pbmc_query.var_names, to="ensembl", organism="human").dropna()
+def test_genes_that_are_there_twice_without_their_versions(
+    pbmc_model, pbmc_query, contents
+):
+    ids = tosica.gs.map_genes(
+        pbmc_query.var_names, to="ensembl", organism="human"
+    ).dropna()
     known = pbmc_query[:, ids.index]
     twice = AnnData(sp.hstack([known.X, known.X]).tocsr(), obs=pbmc_query.obs)
     twice.var_names = [f"{name}.{version}" for version in (1, 2) for name in ids]
@@ -166,9 +203,15 @@ def test_genes_that_are_there_twice_without_their_versions(pbmc_model, pbmc_quer
     ("arguments", "sentence"),
     [
         (["demonstrate"], "No such command 'demonstrate'."),
-        (["demo", "--seed", "x"], "Invalid value for '--seed': 'x' is not a valid integer range."),
+        (
+            ["demo", "--seed", "x"],
+            "Invalid value for '--seed': 'x' is not a valid integer range.",
+        ),
         (["demo", "--seeds", "1"], "No such option '--seeds'."),
-        (["demo", "--out", "a file"], "Invalid value for '--out': Directory 'a file' is a file."),
+        (
+            ["demo", "--out", "a file"],
+            "Invalid value for '--out': Directory 'a file' is a file.",
+        ),
     ],
 )
 def test_command_line(arguments, sentence, capsys, tmp_path, monkeypatch):

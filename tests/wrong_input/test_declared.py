@@ -45,7 +45,11 @@ def public_functions() -> dict[str, Callable[..., Any]]:
     found |= {"report": tosica.report, "TOSICA": tosica.TOSICA.__init__}
     for name in dir(tosica.TOSICA):
         method = getattr(tosica.TOSICA, name)
-        if name[0] != "_" and callable(method) and method.__module__.startswith("tosica."):
+        if (
+            name[0] != "_"
+            and callable(method)
+            and method.__module__.startswith("tosica.")
+        ):
             found[f"TOSICA.{name}"] = method
     return {name: each for name, each in found.items() if not inspect.isclass(each)}
 
@@ -57,7 +61,10 @@ def declared(function: Callable[..., Any]) -> dict[str, c.Constraint]:
 def parameters(function: Callable[..., Any]) -> Iterator[inspect.Parameter]:
     """Parameters without ``self``, ``*args`` and ``**kwargs``."""
     for each in inspect.signature(function).parameters.values():
-        if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL) and each.name != "self":
+        if (
+            each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+            and each.name != "self"
+        ):
             yield each
 
 
@@ -65,13 +72,19 @@ def right(constraint: c.Constraint | None) -> Any:
     """A value that a constraint takes; no function gets to work with it."""
     if constraint is None or constraint.optional:
         return None
-    return object.__new__(constraint.right) if isinstance(constraint.right, type) else constraint.right
+    return (
+        object.__new__(constraint.right)
+        if isinstance(constraint.right, type)
+        else constraint.right
+    )
 
 
 FUNCTIONS = public_functions()
 
 
-@pytest.mark.parametrize("name", [name for name in FUNCTIONS if declared(FUNCTIONS[name])])
+@pytest.mark.parametrize(
+    "name", [name for name in FUNCTIONS if declared(FUNCTIONS[name])]
+)
 def test_wrong_values_of_declared_parameters(name: str) -> None:
     function, constraints = FUNCTIONS[name], declared(FUNCTIONS[name])
     needed = [each.name for each in parameters(function) if each.default is each.empty]
@@ -97,6 +110,10 @@ def test_every_parameter_is_declared() -> None:
         for name, function in FUNCTIONS.items()
         for each in parameters(function)
         if each.name not in {*declared(function), *OF_DEVICES}
-        and not (name.startswith("TOSICA.") and name != "TOSICA.infer" and each.name in of_infer)
+        and not (
+            name.startswith("TOSICA.")
+            and name != "TOSICA.infer"
+            and each.name in of_infer
+        )
     }
     assert missing <= set(UNDECLARED)

@@ -49,10 +49,15 @@ ROWS = {
     "path": NO_FILE,
     "dir_path": NO_FILE,
     "project_dir": NO_FILE,
-    "save": [("no/such/folder.pdf", FileNotFoundError, "no/such"), ("figure.doc", ValueError, "doc")],
+    "save": [
+        ("no/such/folder.pdf", FileNotFoundError, "no/such"),
+        ("figure.doc", ValueError, "doc"),
+    ],
     "cmap": [("virids", ValueError, "such as 'viridis'")],
     "term": [("CL:0", KeyError, "CL:0"), ("T cell", KeyError, "CL:0000084")],
-    "indices": [(each, ValueError, "^indices must") for each in ([0.5], [10**6], [True], "a", 5)],
+    "indices": [
+        (each, ValueError, "^indices must") for each in ([0.5], [10**6], [True], "a", 5)
+    ],
 }
 # By function and parameter; these take the place of those above.
 OF_FUNCTION = {
@@ -63,12 +68,24 @@ OF_FUNCTION = {
         ({"a": ["X"] * 5}, ValueError, "none of 1 gene sets"),
     ],
     "pp.build_mask(groups)": [({"rna": {}}, TypeError, "MuData")],
-    "gs.join(collections)": [([], ValueError, "nothing to join"), (["nothing"], ValueError, "nothing")],
+    "gs.join(collections)": [
+        ([], ValueError, "nothing to join"),
+        (["nothing"], ValueError, "nothing"),
+    ],
     "gs.load(name)": NAMES,
-    "gs.write_gmt(gene_sets)": [({}, ValueError, "empty"), ({"a": "A"}, TypeError, "list")],
-    "onto.map_labels(mapping)": [({"x": "CL:0000084"}, KeyError, "no label 'x'"), ({"a": "x"}, ValueError, "'x'")],
+    "gs.write_gmt(gene_sets)": [
+        ({}, ValueError, "empty"),
+        ({"a": "A"}, TypeError, "list"),
+    ],
+    "onto.map_labels(mapping)": [
+        ({"x": "CL:0000084"}, KeyError, "no label 'x'"),
+        ({"a": "x"}, ValueError, "'x'"),
+    ],
     "tl.attribute(target)": [("aa", ValueError, "did you mean 'a'")],
-    "tl.faithfulness(shares)": [([0, 0.5], ValueError, "ascend"), (["0", "1"], TypeError, "shares")],
+    "tl.faithfulness(shares)": [
+        ([0, 0.5], ValueError, "ascend"),
+        (["0", "1"], TypeError, "shares"),
+    ],
     "tl.rank_gene_sets(groups)": [
         ("a", TypeError, "groups="),
         (["x"], ValueError, "no cell in group 'x': its groups are 'a'"),
@@ -119,7 +136,9 @@ def rows(name):
 def world(_toy, toy_model, tmp_path_factory):
     with warnings.catch_warnings(action="ignore"):
         folder = tmp_path_factory.mktemp("wrong_input")
-        return make_world(make_toy(30, seed=1), _toy.copy(), toy_model, TOY_SETS, folder)
+        return make_world(
+            make_toy(30, seed=1), _toy.copy(), toy_model, TOY_SETS, folder
+        )
 
 
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if list(rows(name))])

@@ -34,7 +34,13 @@ class World:
     folder: Path
 
 
-def make_world(query: AnnData, reference: AnnData, model: tosica.TOSICA, gene_sets: dict, folder: Path) -> World:
+def make_world(
+    query: AnnData,
+    reference: AnnData,
+    model: tosica.TOSICA,
+    gene_sets: dict,
+    folder: Path,
+) -> World:
     """Annotate the query, run every tool on it, and save the model."""
     query.layers["counts"] = query.X.copy()
     model.annotate(query, probabilities=True)
@@ -90,7 +96,10 @@ RIGHT: dict[str, Any] = {
 }
 OF_FUNCTION: dict[str, dict[str, Any]] = {
     "report": {"path": lambda w: w.folder / "report.html"},
-    "pp.build_mask": {"adata": lambda w: w.reference, "gene_sets": {"a": [f"G{i}" for i in range(9)]}},
+    "pp.build_mask": {
+        "adata": lambda w: w.reference,
+        "gene_sets": {"a": [f"G{i}" for i in range(9)]},
+    },
     "gs.read_gmt": {"path": lambda w: w.folder / "sets.gmt"},
     "gs.write_gmt": {"path": lambda w: w.folder / "other.gmt"},
     "tl.annotate_file": {"path": lambda w: w.folder / "seurat.h5ad"},
@@ -126,7 +135,11 @@ OF_FUNCTION: dict[str, dict[str, Any]] = {
 def arguments(w: World, name: str) -> dict[str, Any]:
     """Right arguments of a function, of which one at a time is replaced by a wrong one."""
     signature = inspect.signature(function(w, name)).parameters.values()
-    found = {p.name: RIGHT[p.name] for p in signature if p.default is p.empty and p.name in RIGHT}
+    found = {
+        p.name: RIGHT[p.name]
+        for p in signature
+        if p.default is p.empty and p.name in RIGHT
+    }
     found |= OF_FUNCTION.get(name, {})
     if name.startswith("pl."):
         found["show"] = False
@@ -139,5 +152,7 @@ def function(w: World, name: str) -> Any:
     if package == "TOSICA":
         if not rest:
             return tosica.TOSICA
-        return getattr(w.untrained if rest in ("train", "start_from_network") else w.model, rest)
+        return getattr(
+            w.untrained if rest in ("train", "start_from_network") else w.model, rest
+        )
     return getattr(getattr(tosica, package), rest) if rest else getattr(tosica, package)

@@ -60,7 +60,9 @@ class Positions(NamedTuple):
     why_not: str = ""
 
 
-def find_positions(adata: AnnData, cells: Cells, max_cells: int, seed: int) -> Positions:
+def find_positions(
+    adata: AnnData, cells: Cells, max_cells: int, seed: int
+) -> Positions:
     """Take the UMAP of an AnnData, or compute one of the attention.
 
     Parameters
@@ -92,15 +94,22 @@ def find_positions(adata: AnnData, cells: Cells, max_cells: int, seed: int) -> P
             )
         return Positions(rows, xy[rows, :2].astype(np.float64))
     if len(rows) < _MIN_CELLS:
-        return Positions(rows, np.zeros((len(rows), 2)), why_not=f"{len(rows)} cells are too few")
-    logger.info("report: adata.obsm has no 'X_umap', so that one is computed for %s cells", format_thousands(len(rows)))
+        return Positions(
+            rows, np.zeros((len(rows), 2)), why_not=f"{len(rows)} cells are too few"
+        )
+    logger.info(
+        "report: adata.obsm has no 'X_umap', so that one is computed for %s cells",
+        format_thousands(len(rows)),
+    )
     drawn = ad.AnnData(obs=pd.DataFrame(index=[str(i) for i in range(len(rows))]))
     drawn.obsm["attention"] = np.asarray(adata.obsm[f"X_{cells.key}"])[rows]
     n_neighbors = min(15, len(rows) - 1)
     # The spectral start needs many more cells than components.
     start = "spectral" if len(rows) > 60 else "random"
     with progress(None, "report: UMAP"):
-        sc.pp.neighbors(drawn, n_neighbors=n_neighbors, use_rep="attention", random_state=seed)
+        sc.pp.neighbors(
+            drawn, n_neighbors=n_neighbors, use_rep="attention", random_state=seed
+        )
         sc.tl.umap(drawn, random_state=seed, init_pos=start)
     return Positions(rows, drawn.obsm["X_umap"].astype(np.float64), computed=True)
 
@@ -108,7 +117,9 @@ def find_positions(adata: AnnData, cells: Cells, max_cells: int, seed: int) -> P
 # --------------------------------------------------------------------------- what Bokeh draws
 
 
-def draw_map(cells: Cells, positions: Positions, names: Sequence[str], colors: list[str]) -> tuple[str, str]:
+def draw_map(
+    cells: Cells, positions: Positions, names: Sequence[str], colors: list[str]
+) -> tuple[str, str]:
     """Make Bokeh's library and the data of the map, which ``map.js`` draws.
 
     Parameters
@@ -130,7 +141,9 @@ def draw_map(cells: Cells, positions: Positions, names: Sequence[str], colors: l
     from bokeh.core.types import ID
     from bokeh.resources import Resources
 
-    resources = Resources(mode="inline", components=["bokeh", "bokeh-gl"], minified=True)
+    resources = Resources(
+        mode="inline", components=["bokeh", "bokeh-gl"], minified=True
+    )
     plot = _plot(cells, positions, [names[i] for i in positions.rows], colors)
     item: Any = embed.json_item(plot, ID("map"))
     data = item | {"labels": cells.labels, "parts": _PARTS}
@@ -138,14 +151,18 @@ def draw_map(cells: Cells, positions: Positions, names: Sequence[str], colors: l
     # Bokeh counts what it makes in a process: from 1, so that the same data give the same page.
     numbers: dict[str, int] = {}
     text = re.sub(
-        r'(id":")p(\d+)"', lambda found: f'{found[1]}m{numbers.setdefault(found[2], len(numbers) + 1)}"', text
+        r'(id":")p(\d+)"',
+        lambda found: f'{found[1]}m{numbers.setdefault(found[2], len(numbers) + 1)}"',
+        text,
     )
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return "\n".join(resources.js_raw), text
 
 
-def _plot(cells: Cells, positions: Positions, names: list[str], colors: list[str]) -> Any:
+def _plot(
+    cells: Cells, positions: Positions, names: list[str], colors: list[str]
+) -> Any:
     from bokeh import models, plotting
 
     # As Any, because Bokeh's types differ from version to version.
@@ -157,7 +174,12 @@ def _plot(cells: Cells, positions: Positions, names: list[str], colors: list[str
         output_backend="webgl",
         x_range=make.Range1d(-margin, _FINEST + margin),
         y_range=make.Range1d(-margin, _FINEST + margin),
-        tools=[pan := make.PanTool(), make.WheelZoomTool(), make.ResetTool(), make.SaveTool()],
+        tools=[
+            pan := make.PanTool(),
+            make.WheelZoomTool(),
+            make.ResetTool(),
+            make.SaveTool(),
+        ],
         toolbar_location="above",
         background_fill_alpha=0,
         border_fill_alpha=0,
@@ -170,7 +192,8 @@ def _plot(cells: Cells, positions: Positions, names: list[str], colors: list[str
     plot.axis.visible = False
     plot.grid.visible = False
     mappers = {
-        by: make.LinearColorMapper(name=f"by {by}", **mapper) for by, mapper in _color_mappers(cells, colors).items()
+        by: make.LinearColorMapper(name=f"by {by}", **mapper)
+        for by, mapper in _color_mappers(cells, colors).items()
     }
     points = plot.scatter(
         "x",
@@ -186,7 +209,15 @@ def _plot(cells: Cells, positions: Positions, names: list[str], colors: list[str
     )
     rings = make.ColumnDataSource({"x": [], "y": []}, name="rings")
     for size, color in ((18, "black"), (14, "white")):
-        plot.scatter("x", "y", source=rings, size=size, line_width=3, fill_color=None, line_color=color)
+        plot.scatter(
+            "x",
+            "y",
+            source=rings,
+            size=size,
+            line_width=3,
+            fill_color=None,
+            line_color=color,
+        )
     _add_labels(plot, cells, columns)
     hover = {
         "@x": "return tosicaMap.name(special_vars.index)",
@@ -198,12 +229,16 @@ def _plot(cells: Cells, positions: Positions, names: list[str], colors: list[str
         make.HoverTool(
             renderers=[points],
             tooltips=_TOOLTIP.format(novelty=_NOVELTY if "pvalue" in columns else ""),
-            formatters={name: make.CustomJSHover(code=code) for name, code in hover.items()},
+            formatters={
+                name: make.CustomJSHover(code=code) for name, code in hover.items()
+            },
         )
     )
     # The names of all cells as one text, which is compressed with the rest of the data.
     text = "\n".join(name.replace("\n", " ") for name in names)
-    written = make.ColumnDataSource({"text": np.frombuffer(text.encode(), np.uint8)}, name="names")
+    written = make.ColumnDataSource(
+        {"text": np.frombuffer(text.encode(), np.uint8)}, name="names"
+    )
     # What map.js finds by name, though nothing draws it yet.
     plot.tags = [written, *mappers.values()]
     return plot
@@ -214,7 +249,9 @@ def _columns(cells: Cells, positions: Positions) -> dict[str, NDArray[np.integer
     rows, xy = positions.rows, positions.xy
     low = xy.min(0, initial=np.inf)
     extent = xy.max(0, initial=-np.inf) - low
-    scaled = np.rint((xy - low) / np.where(extent > 0, extent, 1) * _FINEST).astype(np.uint16)
+    scaled = np.rint((xy - low) / np.where(extent > 0, extent, 1) * _FINEST).astype(
+        np.uint16
+    )
     columns: dict[str, NDArray[np.integer]] = {
         "x": scaled[:, 0],
         "y": scaled[:, 1],
@@ -241,7 +278,10 @@ def group_palette(cells: Cells, colors: list[str], name: str) -> list[str]:
     assert groups is not None
     palette = default_palette(len(groups.categories))
     of_label = {} if name == "sample" else dict(zip(cells.labels, colors, strict=True))
-    return [of_label.get(g, color) for g, color in zip(groups.categories, palette, strict=True)]
+    return [
+        of_label.get(g, color)
+        for g, color in zip(groups.categories, palette, strict=True)
+    ]
 
 
 def _color_mappers(cells: Cells, colors: list[str]) -> dict[str, dict[str, Any]]:
@@ -252,7 +292,10 @@ def _color_mappers(cells: Cells, colors: list[str]) -> dict[str, dict[str, Any]]
     def categorical(palette: list[str]) -> dict[str, Any]:
         return {"palette": palette, "low": -0.5, "high": len(palette) - 0.5}
 
-    mappers = {"label": categorical(colors), "probability": {"palette": ramp[::-1], "low": 0, "high": _PARTS}}
+    mappers = {
+        "label": categorical(colors),
+        "probability": {"palette": ramp[::-1], "low": 0, "high": _PARTS},
+    }
     if cells.novelty is not None:
         low, high = (100 * bound for bound in NOVELTY_RANGE)
         mappers["novelty"] = {"palette": ramp, "low": low, "high": high}
@@ -262,14 +305,20 @@ def _color_mappers(cells: Cells, colors: list[str]) -> dict[str, dict[str, Any]]
     return mappers
 
 
-def _add_labels(plot: Any, cells: Cells, columns: dict[str, NDArray[np.integer]]) -> None:
+def _add_labels(
+    plot: Any, cells: Cells, columns: dict[str, NDArray[np.integer]]
+) -> None:
     """Write the name of each label where its cells are."""
     from bokeh.models import ColumnDataSource
 
-    places = pd.DataFrame({axis: columns[axis] for axis in ("x", "y")}).groupby(columns["label"])
+    places = pd.DataFrame({axis: columns[axis] for axis in ("x", "y")}).groupby(
+        columns["label"]
+    )
     centers = places.median().loc[lambda table: table.index.isin(cells.types)]
     # Names near to an edge are written away from it.
-    side = pd.cut(centers["x"] / _FINEST, [-1, 0.15, 0.85, 2], labels=["left", "center", "right"])
+    side = pd.cut(
+        centers["x"] / _FINEST, [-1, 0.15, 0.85, 2], labels=["left", "center", "right"]
+    )
     data: dict[str, Any] = {
         "x": centers["x"].tolist(),
         "y": centers["y"].tolist(),

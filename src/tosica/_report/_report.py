@@ -20,7 +20,15 @@ from tosica._checks import InstanceOf, Integer, validate_params
 from tosica._files import check_folder, replace_file
 from tosica._limits import LIMITS
 from tosica._obs import ATTRIBUTION, UNKNOWN, group_colors
-from tosica._report._map import MAX_NAMED, MISSING, NOVELTY_RANGE, RAMP, draw_map, find_positions, group_palette
+from tosica._report._map import (
+    MAX_NAMED,
+    MISSING,
+    NOVELTY_RANGE,
+    RAMP,
+    draw_map,
+    find_positions,
+    group_palette,
+)
 from tosica._settings import count, decimal, logger, percent
 from tosica.data import ExpressionSource
 from tosica.get import gene_sets_df, genes_df
@@ -41,7 +49,10 @@ if TYPE_CHECKING:
 _SUFFIXES = (".html", ".htm")
 
 
-@validate_params(markers=InstanceOf("a dict of label to genes", Mapping, optional=True), seed=Integer(least=0))
+@validate_params(
+    markers=InstanceOf("a dict of label to genes", Mapping, optional=True),
+    seed=Integer(least=0),
+)
 def report(
     adata: AnnData | MuData,
     path: str | os.PathLike[str],
@@ -130,10 +141,14 @@ def report(
     """
     target = Path(path)
     if target.suffix.lower() not in _SUFFIXES:
-        raise ValueError(f"path must end in {' or '.join(_SUFFIXES)}, not {str(target)!r}.")
+        raise ValueError(
+            f"path must end in {' or '.join(_SUFFIXES)}, not {str(target)!r}."
+        )
     check_folder(target)
     if target.is_dir():
-        raise IsADirectoryError(f"path is the folder {str(target)!r}, and must be a file.")
+        raise IsADirectoryError(
+            f"path is the folder {str(target)!r}, and must be a file."
+        )
     source = ExpressionSource(adata, layer, use_raw)
     cells = Cells(adata, key, labels_key=labels_key, sample_key=sample_key)
     evidence = collect_evidence(source, cells, markers, seed)
@@ -181,8 +196,13 @@ def _fill_template(**facts: Any) -> str:
     from jinja2 import Environment, StrictUndefined
 
     names = ("report.html.j2", "page.css", "map.js")
-    page, css, map_js = (files("tosica._report").joinpath(name).read_text(encoding="utf-8") for name in names)
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    page, css, map_js = (
+        files("tosica._report").joinpath(name).read_text(encoding="utf-8")
+        for name in names
+    )
+    environment = Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+    )
     environment.filters |= {"count": count, "percent": percent, "decimal": decimal}
     return environment.from_string(page).render(css=css, map_js=map_js, **facts) + "\n"
 
@@ -199,7 +219,16 @@ _MIN_CELLS = 5
 # Values up to which dense cells are tested within .1 s; the loops for sparse ones are compiled first, for 2 s.
 _MAX_DENSE = 2_000_000
 _PACKAGES = (
-    *("tosica", "anndata", "bokeh", "numpy", "pandas", "scanpy", "scikit-learn", "scipy"),
+    *(
+        "tosica",
+        "anndata",
+        "bokeh",
+        "numpy",
+        "pandas",
+        "scanpy",
+        "scikit-learn",
+        "scipy",
+    ),
     *("scvi-tools", "torch", "umap-learn"),
 )
 
@@ -214,7 +243,10 @@ def label_facts(cells: Cells, colors: list[str]) -> list[dict[str, Any]]:
     colors
         Colour of each label.
     """
-    order = sorted(range(len(cells.labels)), key=lambda c: (cells.labels[c] == UNKNOWN, -cells.n_cells[c], c))
+    order = sorted(
+        range(len(cells.labels)),
+        key=lambda c: (cells.labels[c] == UNKNOWN, -cells.n_cells[c], c),
+    )
     largest = cells.n_cells.max()
     facts = []
     for code in order:
@@ -244,7 +276,9 @@ def label_facts(cells: Cells, colors: list[str]) -> list[dict[str, Any]]:
     return facts
 
 
-def _histogram(values: NDArray[np.floating], low: float, high: float) -> list[tuple[int, float]]:
+def _histogram(
+    values: NDArray[np.floating], low: float, high: float
+) -> list[tuple[int, float]]:
     """Position and height from 0 to 1 of the bars that are not empty.
 
     Values outside of the range are counted at its ends.
@@ -292,11 +326,17 @@ def sample_facts(cells: Cells, labels: list[dict[str, Any]]) -> dict[str, Any] |
     """
     if cells.samples is None:
         return None
-    counts = pd.crosstab(cells.samples, cells.codes)[[label["code"] for label in labels]]
+    counts = pd.crosstab(cells.samples, cells.codes)[
+        [label["code"] for label in labels]
+    ]
     n = counts.sum(axis=1)
     shown = n.sort_values(ascending=False, kind="stable").index[:_MAX_ROWS]
     rows = [
-        {"name": name, "n": int(n[name]), "shares": [float(share) for share in counts.loc[name] / max(n[name], 1)]}
+        {
+            "name": name,
+            "n": int(n[name]),
+            "shares": [float(share) for share in counts.loc[name] / max(n[name], 1)],
+        }
         for name in counts.index
         if name in shown
     ]
@@ -319,7 +359,9 @@ def known_facts(cells: Cells) -> pd.DataFrame | None:
     )
 
 
-def map_facts(cells: Cells, positions: Positions, labels: list[dict[str, Any]], colors: list[str]) -> dict[str, Any]:
+def map_facts(
+    cells: Cells, positions: Positions, labels: list[dict[str, Any]], colors: list[str]
+) -> dict[str, Any]:
     """Collect what the controls and keys of the map show.
 
     Parameters
@@ -338,18 +380,25 @@ def map_facts(cells: Cells, positions: Positions, labels: list[dict[str, Any]], 
     for name, groups in (("sample", cells.samples), ("known", cells.known)):
         if groups is None:
             continue
-        entries = list(zip(groups.categories, group_palette(cells, colors, name), strict=True))
+        entries = list(
+            zip(groups.categories, group_palette(cells, colors, name), strict=True)
+        )
         keys.append(
             {
                 "name": name,
                 "entries": entries[:_MAX_ROWS],
                 "n_more": len(entries) - _MAX_ROWS,
-                "has_none": name == "known" and bool((np.asarray(groups.codes) < 0).any()),
+                "has_none": name == "known"
+                and bool((np.asarray(groups.codes) < 0).any()),
             }
         )
     return {
         "n_drawn": len(positions.rows),
-        "choices": [label | {"n": int(drawn[label["code"]])} for label in labels if drawn[label["code"]]],
+        "choices": [
+            label | {"n": int(drawn[label["code"]])}
+            for label in labels
+            if drawn[label["code"]]
+        ],
         "named": len(cells.types) <= MAX_NAMED,
         "keys": keys,
         "missing": MISSING,
@@ -386,7 +435,11 @@ def type_facts(
         if not label["is_type"]:
             continue
         own = genes[genes["group"] == name]
-        added = {} if own.empty else dict(zip(own["gene"], own["contribution"], strict=True))
+        added = (
+            {}
+            if own.empty
+            else dict(zip(own["gene"], own["contribution"], strict=True))
+        )
         known = evidence.known[evidence.known["label"] == name]
         of_cells = markers.get(name, pd.DataFrame({"gene": []}))
         rank_of = {gene: rank for rank, gene in enumerate(of_cells["gene"], start=1)}
@@ -399,9 +452,15 @@ def type_facts(
                     for row in own[:_N_GENES].to_dict("records")
                     if row["contribution"] > 0
                 ],
-                "gene_sets": gene_sets[gene_sets["group"] == name][:_N_GENE_SETS].to_dict("records"),
-                "markers": of_cells[:_N_GENES].assign(added=of_cells["gene"].map(added)).to_dict("records"),
-                "known": known.assign(added=known["gene"].map(added)).to_dict("records"),
+                "gene_sets": gene_sets[gene_sets["group"] == name][
+                    :_N_GENE_SETS
+                ].to_dict("records"),
+                "markers": of_cells[:_N_GENES]
+                .assign(added=of_cells["gene"].map(added))
+                .to_dict("records"),
+                "known": known.assign(added=known["gene"].map(added)).to_dict(
+                    "records"
+                ),
             }
         )
     return facts
@@ -427,18 +486,36 @@ def find_markers(evidence: Evidence) -> tuple[dict[str, pd.DataFrame], str]:
     enough = labels.groupby(labels).transform("size").to_numpy() >= _MIN_CELLS
     if labels[enough].nunique() < 2:
         return {}, f"fewer than two labels have {_MIN_CELLS} cells"
-    is_ribosomal = evidence.expression.var_names.str.contains(r"^RP(?:[LS]\d+[ALXY]?\d*|LP\d|SA)$", case=False)
+    is_ribosomal = evidence.expression.var_names.str.contains(
+        r"^RP(?:[LS]\d+[ALXY]?\d*|LP\d|SA)$", case=False
+    )
     tested = evidence.expression[enough, ~is_ribosomal].copy()
     if tested.n_obs * tested.n_vars <= _MAX_DENSE:
         tested.X = tested.X.toarray()
     tested.obs["label"] = pd.Categorical(labels[enough])
-    sc.tl.rank_genes_groups(tested, "label", method="t-test", n_genes=N_MARKERS, pts=True)
+    sc.tl.rank_genes_groups(
+        tested, "label", method="t-test", n_genes=N_MARKERS, pts=True
+    )
     table = sc.get.rank_genes_groups_df(tested, group=None)
-    table.columns = ["label", "gene", "score", "logfoldchange", "pval", "pval_adj", "share", "share_others"]
-    return {str(label): rows for label, rows in table[table["score"] > 0].groupby("label", observed=True)}, ""
+    table.columns = [
+        "label",
+        "gene",
+        "score",
+        "logfoldchange",
+        "pval",
+        "pval_adj",
+        "share",
+        "share_others",
+    ]
+    return {
+        str(label): rows
+        for label, rows in table[table["score"] > 0].groupby("label", observed=True)
+    }, ""
 
 
-def method_facts(cells: Cells, contributions: Mapping[str, Any] | None) -> dict[str, Any]:
+def method_facts(
+    cells: Cells, contributions: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """Collect what a paragraph for a paper needs, and the versions.
 
     Parameters

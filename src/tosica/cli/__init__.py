@@ -21,7 +21,17 @@ if TYPE_CHECKING:
 
 _VERSIONS_HELP = "Show the versions of tosica and what it is built on, as YAML."
 _PACKAGES = (
-    *("anndata", "h5py", "lightning", "numpy", "pandas", "rdata", "scanpy", "scikit-learn", "scipy"),
+    *(
+        "anndata",
+        "h5py",
+        "lightning",
+        "numpy",
+        "pandas",
+        "rdata",
+        "scanpy",
+        "scikit-learn",
+        "scipy",
+    ),
     *("scvi-tools", "torch", "zarr"),
 )
 
@@ -38,10 +48,19 @@ def _print_versions(context: click.Context, _: click.Parameter, value: bool) -> 
     context.exit()
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(version("tosica"), prog_name="tosica", message="%(prog)s %(version)s")
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.version_option(
+    version("tosica"), prog_name="tosica", message="%(prog)s %(version)s"
+)
 @click.option(
-    "--versions", is_flag=True, is_eager=True, expose_value=False, callback=_print_versions, help=_VERSIONS_HELP
+    "--versions",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_versions,
+    help=_VERSIONS_HELP,
 )
 def commands() -> None:
     """Annotate single cells with a Transformer whose tokens are gene sets.

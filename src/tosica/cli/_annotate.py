@@ -34,11 +34,17 @@ if TYPE_CHECKING:
 # Entries of a list that a line of ``tosica info`` shows.
 _MOST_SHOWN = 12
 
-key_option = default_option("--key", default="tosica", help="--key-added of tosica annotate.")
+key_option = default_option(
+    "--key", default="tosica", help="--key-added of tosica annotate."
+)
 
 
-def _share_or_auto(ctx: click.Context, param: click.Parameter, value: Any) -> float | str:
-    return value if value == "auto" else click.FloatRange(0, 1).convert(value, param, ctx)
+def _share_or_auto(
+    ctx: click.Context, param: click.Parameter, value: Any
+) -> float | str:
+    return (
+        value if value == "auto" else click.FloatRange(0, 1).convert(value, param, ctx)
+    )
 
 
 def _takes_query(function: Any) -> Any:
@@ -47,13 +53,19 @@ def _takes_query(function: Any) -> Any:
     for decorate in (
         threads_option,
         device_option,
-        click.option("--overwrite", is_flag=True, help="Replace outputs, and begin anew."),
-        default_option("--key-added", default="tosica", help="First part of the names written."),
+        click.option(
+            "--overwrite", is_flag=True, help="Replace outputs, and begin anew."
+        ),
+        default_option(
+            "--key-added", default="tosica", help="First part of the names written."
+        ),
         genome_option,
         seurat_option,
         click.option("--use-raw", is_flag=True, help="Read raw instead."),
         click.option("--layer", help="Layer with the expression."),
-        default_option("--model", default="blood", metavar="FOLDER", help=help_of_model),
+        default_option(
+            "--model", default="blood", metavar="FOLDER", help=help_of_model
+        ),
         click.argument("query"),
     ):
         function = decorate(function)
@@ -62,8 +74,17 @@ def _takes_query(function: Any) -> Any:
 
 @click.command(cls=Command, short_help="Label the cells of a query.")
 @_takes_query
-@click.option("-o", "--output", type=OutputPath(*CELLS), help="Annotated copy of the query, .h5ad or .zarr.")
-@click.option("--obs-out", type=OutputPath(*TABLES), help="Table of the cells, obs: .csv, .tsv or .parquet.")
+@click.option(
+    "-o",
+    "--output",
+    type=OutputPath(*CELLS),
+    help="Annotated copy of the query, .h5ad or .zarr.",
+)
+@click.option(
+    "--obs-out",
+    type=OutputPath(*TABLES),
+    help="Table of the cells, obs: .csv, .tsv or .parquet.",
+)
 @default_option(
     "--cutoff",
     type=str,
@@ -78,17 +99,45 @@ def _takes_query(function: Any) -> Any:
     default=0.9,
     help="Least probability of a confident answer, such as T cell, where labels have terms or parents.",
 )
-@click.option("--adapt", is_flag=True, help="Learn from the query first, if it is of another batch.")
-@click.option("--adapted-model", type=OutputPath(), help="Folder to save the adapted model to, for later reports.")
-@click.option("--probabilities", is_flag=True, help="Also write the probability of each label.")
-@click.option("--majority-voting", is_flag=True, help="Also give all cells of a small cluster one label.")
-@click.option("--over-clustering", metavar="KEY", help="Column of obs with these clusters.  [default: Leiden clusters]")
+@click.option(
+    "--adapt",
+    is_flag=True,
+    help="Learn from the query first, if it is of another batch.",
+)
+@click.option(
+    "--adapted-model",
+    type=OutputPath(),
+    help="Folder to save the adapted model to, for later reports.",
+)
+@click.option(
+    "--probabilities", is_flag=True, help="Also write the probability of each label."
+)
+@click.option(
+    "--majority-voting",
+    is_flag=True,
+    help="Also give all cells of a small cluster one label.",
+)
+@click.option(
+    "--over-clustering",
+    metavar="KEY",
+    help="Column of obs with these clusters.  [default: Leiden clusters]",
+)
 @default_option(
-    "--min-prop", type=click.FloatRange(0, 1), default=0.0, help='Share that a label needs, or else "Heterogeneous".'
+    "--min-prop",
+    type=click.FloatRange(0, 1),
+    default=0.0,
+    help='Share that a label needs, or else "Heterogeneous".',
 )
 @click.option("--batch-size", type=COUNT, help="Cells in a minibatch.")
-@default_option("--precision", type=click.Choice(["32-true", "bf16-mixed"]), default="32-true")
-@default_option("--cells-per-part", type=COUNT, default=8_192, help="Cells of a file in memory at a time.")
+@default_option(
+    "--precision", type=click.Choice(["32-true", "bf16-mixed"]), default="32-true"
+)
+@default_option(
+    "--cells-per-part",
+    type=COUNT,
+    default=8_192,
+    help="Cells of a file in memory at a time.",
+)
 @click.option("--no-report", is_flag=True, help="Write no page beside the output.")
 @click.pass_obj
 def annotate(
@@ -120,7 +169,9 @@ def annotate(
     """
     if output is None and obs_out is None:
         raise click.UsageError("Give --output, --obs-out or both.")
-    _refuse_combinations(majority_voting, over_clustering, min_prop, adapt, adapted_model, **options)
+    _refuse_combinations(
+        majority_voting, over_clustering, min_prop, adapt, adapted_model, **options
+    )
     page = None if output is None or no_report else output.with_suffix(".html")
     check_outputs(output, obs_out, page, adapted_model, overwrite=overwrite)
     check_cells(query)
@@ -137,7 +188,9 @@ def annotate(
         more = {"cells_per_part": cells_per_part, "overwrite": overwrite, **options}
         try:
             if adapt:
-                loaded = _adapt_to_file(query, loaded, layer=options["layer"], use_raw=options["use_raw"])
+                loaded = _adapt_to_file(
+                    query, loaded, layer=options["layer"], use_raw=options["use_raw"]
+                )
             obs = _annotate_in_parts(query, loaded, output, obs_out, more)
         except StoredByGenesError:
             session.advice = ""
@@ -146,10 +199,14 @@ def annotate(
         with progress(None, f"reading {query}"):
             adata = read_cells(query, seurat=seurat, genome=genome)
         if adapt:
-            loaded = loaded.adapt(adata, layer=options["layer"], use_raw=options["use_raw"])
+            loaded = loaded.adapt(
+                adata, layer=options["layer"], use_raw=options["use_raw"]
+            )
         loaded.annotate(adata, **options)
         if majority_voting:
-            tosica.tl.majority_vote(adata, over_clustering, min_prop, key=options["key_added"])
+            tosica.tl.majority_vote(
+                adata, over_clustering, min_prop, key=options["key_added"]
+            )
         if output is not None:
             with progress(None, f"writing {output}"):
                 write_cells(adata, output)
@@ -168,7 +225,13 @@ def annotate(
             tosica.report(adata, page, key=key, **raw)
     column = f"{key}_majority_vote" if majority_voting else f"{key}_prediction"
     paths = {"query": query, "output": output, "obs_out": obs_out, "report": page}
-    session.show({**paths, **_summary(obs, column, f"{key}_probability", loaded), "tosica": tosica.__version__})
+    session.show(
+        {
+            **paths,
+            **_summary(obs, column, f"{key}_probability", loaded),
+            "tosica": tosica.__version__,
+        }
+    )
 
 
 def _refuse_combinations(
@@ -186,12 +249,16 @@ def _refuse_combinations(
     if layer is not None and use_raw:
         raise click.UsageError("Give either --layer or --use-raw, not both.")
     if not majority_voting and (over_clustering is not None or min_prop):
-        raise click.UsageError("--over-clustering and --min-prop need --majority-voting.")
+        raise click.UsageError(
+            "--over-clustering and --min-prop need --majority-voting."
+        )
     if adapted_model is not None and not adapt:
         raise click.UsageError("--adapted-model needs --adapt.")
 
 
-def _summary(obs: pd.DataFrame, labels_key: str, probability_key: str, model: TOSICA) -> dict[str, Any]:
+def _summary(
+    obs: pd.DataFrame, labels_key: str, probability_key: str, model: TOSICA
+) -> dict[str, Any]:
     """Summarize the labels of a query, and name the model that gave them."""
     adaptation = model.training_.adaptation
     return {
@@ -203,12 +270,16 @@ def _summary(obs: pd.DataFrame, labels_key: str, probability_key: str, model: TO
     }
 
 
-def _adapt_to_file(query: str, model: TOSICA, *, layer: str | None, use_raw: bool) -> TOSICA:
+def _adapt_to_file(
+    query: str, model: TOSICA, *, layer: str | None, use_raw: bool
+) -> TOSICA:
     """Adapt a model to a file, by cells from all over it."""
     from tosica.linear import MAX_CELLS
     from tosica.ondisk import Store
 
-    store = Store(query, layer=layer, use_raw=use_raw, default_layer=model.modalities[0].layer)
+    store = Store(
+        query, layer=layer, use_raw=use_raw, default_layer=model.modalities[0].layer
+    )
     return model.adapt(store.read_spread(MAX_CELLS), layer=layer, use_raw=use_raw)
 
 
@@ -219,14 +290,20 @@ def _explain(adata: AnnData | MuData, model: TOSICA, key: str, **raw: Any) -> No
     from tosica.tl._evidence import ask_quietly
 
     # Models of the original's code do not know the mean cell of their reference.
-    baseline: Literal["reference", "mean"] = "reference" if model.module.baseline.any() else "mean"
+    baseline: Literal["reference", "mean"] = (
+        "reference" if model.module.baseline.any() else "mean"
+    )
     if (adata.obs[f"{key}_prediction"] != UNKNOWN).any():
         with ask_quietly():
             attribute(adata, model, baseline=baseline, key=key, **raw)
 
 
 def _annotate_in_parts(
-    query: str, model: TOSICA, output: Path | None, obs_out: Path | None, options: dict[str, Any]
+    query: str,
+    model: TOSICA,
+    output: Path | None,
+    obs_out: Path | None,
+    options: dict[str, Any],
 ) -> pd.DataFrame:
     """Annotate from disk to disk, and return the table of the cells."""
     from anndata.io import read_elem
@@ -250,11 +327,27 @@ def _annotate_in_parts(
     return obs
 
 
-@click.command(cls=Command, short_help="Find clusters of types that the reference lacks.")
+@click.command(
+    cls=Command, short_help="Find clusters of types that the reference lacks."
+)
 @_takes_query
-@click.option("-o", "--output", type=OutputPath(*CELLS), required=True, help="Annotated copy, .h5ad or .zarr.")
-@click.option("--over-clustering", metavar="KEY", help="Column of obs with clusters.  [default: the predictions]")
-@click.option("--correct-batch/--same-batch", default=True, help="Correct for what most labels share, or do not.")
+@click.option(
+    "-o",
+    "--output",
+    type=OutputPath(*CELLS),
+    required=True,
+    help="Annotated copy, .h5ad or .zarr.",
+)
+@click.option(
+    "--over-clustering",
+    metavar="KEY",
+    help="Column of obs with clusters.  [default: the predictions]",
+)
+@click.option(
+    "--correct-batch/--same-batch",
+    default=True,
+    help="Correct for what most labels share, or do not.",
+)
 @click.pass_obj
 def novelty(
     session: Session,
@@ -284,7 +377,11 @@ def novelty(
     with progress(None, f"reading {query}"):
         adata = read_cells(query, seurat=seurat, genome=genome)
     loaded.annotate(adata, key_added=key_added, **raw)
-    which = {"over_clustering": over_clustering, "correct_batch": correct_batch, "key": key_added}
+    which = {
+        "over_clustering": over_clustering,
+        "correct_batch": correct_batch,
+        "key": key_added,
+    }
     tosica.tl.novelty(adata, loaded, **which, **raw)
     with progress(None, f"writing {output}"):
         write_cells(adata, output)
@@ -306,8 +403,14 @@ def novelty(
 
 @click.command(cls=Command, short_help="Write a page about an annotation.")
 @click.argument("annotated")
-@click.option("-o", "--output", type=OutputPath(".html"), required=True, help="Page to write.")
-@click.option("--model", metavar="FOLDER", help="Its model, to compute what genes add to each label.")
+@click.option(
+    "-o", "--output", type=OutputPath(".html"), required=True, help="Page to write."
+)
+@click.option(
+    "--model",
+    metavar="FOLDER",
+    help="Its model, to compute what genes add to each label.",
+)
 @click.option("--labels-key", help="Column of obs with known labels, to compare with.")
 @click.option("--sample-key", help="Column of obs with the sample of each cell.")
 @click.option("--layer", help="Layer with expression that is not scaled.")
@@ -318,14 +421,22 @@ def novelty(
 @threads_option
 @click.pass_obj
 def report(
-    session: Session, annotated: str, output: Path, model: str | None, key: str, overwrite: bool, **options: Any
+    session: Session,
+    annotated: str,
+    output: Path,
+    model: str | None,
+    key: str,
+    overwrite: bool,
+    **options: Any,
 ) -> None:
     """Write an HTML page about the annotated cells in ANNOTATED.
 
     ANNOTATED is an .h5ad or .zarr file that annotate wrote.
     """
     check_outputs(output, overwrite=overwrite)
-    check_cells(annotated, labels_key=options["labels_key"], sample_key=options["sample_key"])
+    check_cells(
+        annotated, labels_key=options["labels_key"], sample_key=options["sample_key"]
+    )
     tosica = load("tosica._report")
     from tosica.cli._files import read_cells
 
@@ -336,18 +447,33 @@ def report(
         _explain(adata, tosica.TOSICA.load(model, accelerator="cpu"), key, **raw)
     with progress(None, "drawing"):
         tosica.report(adata, output, key=key, **options)
-    session.show({"annotated": annotated, "report": str(output), "n_cells": adata.n_obs})
+    session.show(
+        {"annotated": annotated, "report": str(output), "n_cells": adata.n_obs}
+    )
 
 
 @click.command(cls=Command, short_help="Compare an annotation with known labels.")
 @click.argument("annotated")
-@click.option("--labels-key", required=True, help="Column of obs with the known labels.")
+@click.option(
+    "--labels-key", required=True, help="Column of obs with the known labels."
+)
 @key_option
-@click.option("--prediction-key", metavar="COLUMN", help="Other column to evaluate, such as tosica_majority_vote.")
-@click.option("--model", metavar="FOLDER", help="Refuse a file that another model has annotated.")
+@click.option(
+    "--prediction-key",
+    metavar="COLUMN",
+    help="Other column to evaluate, such as tosica_majority_vote.",
+)
+@click.option(
+    "--model", metavar="FOLDER", help="Refuse a file that another model has annotated."
+)
 @click.pass_obj
 def evaluate(
-    session: Session, annotated: str, labels_key: str, key: str, prediction_key: str | None, model: str | None
+    session: Session,
+    annotated: str,
+    labels_key: str,
+    key: str,
+    prediction_key: str | None,
+    model: str | None,
 ) -> None:
     """Compare the labels in ANNOTATED with known ones: accuracy, macro-F1, each label.
 
@@ -365,9 +491,18 @@ def evaluate(
                 f"{annotated!r} was not annotated by the model in {model!r}, or does not say so under uns[{key!r}]: "
                 "annotate it again, name the other model, or leave --model out."
             )
-    found = tosica.tl.evaluate(adata, labels_key, key=key, prediction_key=prediction_key)
-    result = {"annotated": annotated, "prediction": str(found.summary.index[0]), **found.summary.iloc[0].to_dict()}
-    tables = {"per_class": found.per_class.to_dict("index"), "confusion": found.confusion.to_dict("index")}
+    found = tosica.tl.evaluate(
+        adata, labels_key, key=key, prediction_key=prediction_key
+    )
+    result = {
+        "annotated": annotated,
+        "prediction": str(found.summary.index[0]),
+        **found.summary.iloc[0].to_dict(),
+    }
+    tables = {
+        "per_class": found.per_class.to_dict("index"),
+        "confusion": found.confusion.to_dict("index"),
+    }
     session.show({**result, "n_cells": int(result["n_cells"]), **tables}, repr(found))
 
 
@@ -389,7 +524,10 @@ def info(session: Session, path: str, genome: str | None) -> None:
     card = Path(folder, "README.md")
     if not session.as_json and card.is_file() and Path(folder, "model.pt").is_file():
         # A model takes seconds to load, and its card says the same.
-        session.show({}, f"path: {path}\nkind: model\n\n{card.read_text(encoding='utf8')}".rstrip())
+        session.show(
+            {},
+            f"path: {path}\nkind: model\n\n{card.read_text(encoding='utf8')}".rstrip(),
+        )
         return
     from tosica.cli._files import read_cells
     from tosica.io._kinds import kind_of
@@ -414,11 +552,17 @@ def _of_model(model: TOSICA) -> dict[str, Any]:
         "fingerprint": model.fingerprint,
         **({"modalities": modalities} if modalities else {}),
         "n_genes": sum(len(m.genes) for m in model.modalities),
-        "scale": "; ".join(m.kind.describe_normalization(m.scale) for m in model.modalities),
+        "scale": "; ".join(
+            m.kind.describe_normalization(m.scale) for m in model.modalities
+        ),
         "n_gene_sets": len(model.gene_sets),
-        "gene_sets_from": "; ".join(f"{m.mask['source']} ({m.mask['organism']})" for m in model.modalities),
+        "gene_sets_from": "; ".join(
+            f"{m.mask['source']} ({m.mask['organism']})" for m in model.modalities
+        ),
         "labels": model.labels,
-        "reference": {name: arguments[name] for name in names if arguments.get(name) is not None},
+        "reference": {
+            name: arguments[name] for name in names if arguments.get(name) is not None
+        },
         "scvi-tools": model.registry_.get("scvi_version"),
     }
 
@@ -426,15 +570,26 @@ def _of_model(model: TOSICA) -> dict[str, Any]:
 def _of_cells(adata: AnnData) -> dict[str, Any]:
     annotations = {}
     for key, record in adata.uns.items():
-        if isinstance(record, Mapping) and {"model", "labels", "gene_sets"} <= set(record):
-            of_model = {"n_gene_sets": len(record["gene_sets"]), "labels": list(record["labels"])}
-            annotations[str(key)] = {"model": record["model"], "tosica": record.get("version"), **of_model}
+        if isinstance(record, Mapping) and {"model", "labels", "gene_sets"} <= set(
+            record
+        ):
+            of_model = {
+                "n_gene_sets": len(record["gene_sets"]),
+                "labels": list(record["labels"]),
+            }
+            annotations[str(key)] = {
+                "model": record["model"],
+                "tosica": record.get("version"),
+                **of_model,
+            }
     return {
         "n_cells": adata.n_obs,
         "n_genes": adata.n_vars,
         "genes": list(adata.var_names[:5]),
         "X": _scale(adata),
-        "layers": {str(k): _scale(adata, layer=k) for k in adata.layers if k is not None},
+        "layers": {
+            str(k): _scale(adata, layer=k) for k in adata.layers if k is not None
+        },
         "raw": None if adata.raw is None else _scale(adata, use_raw=True),
         "obs": list(adata.obs),
         "obsm": list(adata.obsm),
@@ -460,10 +615,16 @@ def _lines(result: Mapping[str, Any], indent: str = "") -> list[str]:
     lines = []
     for name, value in result.items():
         if isinstance(value, Mapping):
-            lines += [f"{indent}{name}:", *_lines(value, f"{indent}  ")] if value else []
+            lines += (
+                [f"{indent}{name}:", *_lines(value, f"{indent}  ")] if value else []
+            )
         elif isinstance(value, list):
             more = f", … ({len(value)})" if len(value) > _MOST_SHOWN else ""
-            lines += [f"{indent}{name}: {', '.join(map(str, value[:_MOST_SHOWN]))}{more}"] if value else []
+            lines += (
+                [f"{indent}{name}: {', '.join(map(str, value[:_MOST_SHOWN]))}{more}"]
+                if value
+                else []
+            )
         elif value is not None:
             lines.append(f"{indent}{name}: {value}")
     return lines

@@ -41,14 +41,22 @@ def check_cells(path: str, **columns: str | None) -> None:
         # A MuData is none that can be read here.
         obs = None if "mod" in file else file.get("obs")
         # Old files have a table in place of a group.
-        known = [name for name in obs if name != "_index"] if isinstance(obs, h5py.Group) else None
+        known = (
+            [name for name in obs if name != "_index"]
+            if isinstance(obs, h5py.Group)
+            else None
+        )
         for argument, column in columns.items():
             if known is not None and column is not None and column not in known:
                 names = ", ".join(map(repr, known))
-                raise KeyError(f"{argument} {column!r} is no column of adata.obs, only {names}.")
+                raise KeyError(
+                    f"{argument} {column!r} is no column of adata.obs, only {names}."
+                )
 
 
-def read_cells(path: str, *, seurat: bool = False, backed: bool = False, genome: str | None = None) -> AnnData:
+def read_cells(
+    path: str, *, seurat: bool = False, backed: bool = False, genome: str | None = None
+) -> AnnData:
     """Read cells with their expression.
 
     Parameters
@@ -85,10 +93,16 @@ def read_cells(path: str, *, seurat: bool = False, backed: bool = False, genome:
     with explain_damage(path):
         kind = kind_of(path)
         if genome is not None and not kind.startswith("10x"):
-            raise ReadError(f"{path!r} is of the kind {kind}, of which no genome can be chosen: leave --genome out.")
+            raise ReadError(
+                f"{path!r} is of the kind {kind}, of which no genome can be chosen: leave --genome out."
+            )
         if kind == "model" or (kind == "table" and not backed):
             call = "anndata.AnnData(pandas.read_csv(path, index_col=0)), with .T if its rows are genes"
-            what = "the folder of a model" if kind == "model" else f"a table: make cells of counts by {call}"
+            what = (
+                "the folder of a model"
+                if kind == "model"
+                else f"a table: make cells of counts by {call}"
+            )
             raise ReadError(f"{path!r} is {what}; give {KNOWN}.")
     if kind in ("rds", "h5seurat") or (seurat and kind == "h5ad"):
         return read_seurat(path)
@@ -114,7 +128,9 @@ def _read_table(path: str) -> pd.DataFrame:
 
     if path.lower().endswith(".parquet"):
         return pd.read_parquet(path)
-    table = pd.read_csv(path, sep="," if path.lower().endswith(".csv") else "\t", index_col=0)
+    table = pd.read_csv(
+        path, sep="," if path.lower().endswith(".csv") else "\t", index_col=0
+    )
     return table.set_index(table.index.astype(str))
 
 
@@ -129,11 +145,15 @@ class OutputPath(click.ParamType):
     def __init__(self, *suffixes: str) -> None:
         self.suffixes = suffixes
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
         """Check the suffix."""
         path = Path(value)
         if self.suffixes and path.suffix.lower() not in self.suffixes:
-            self.fail(f"{str(path)!r} must end in {' or '.join(self.suffixes)}.", param, ctx)
+            self.fail(
+                f"{str(path)!r} must end in {' or '.join(self.suffixes)}.", param, ctx
+            )
         return path
 
 
@@ -173,7 +193,10 @@ def write_cells(adata: AnnData, path: Path) -> None:
 
     # As write_h5ad does: texts of which some are missing can be written in no other way.
     adata.strings_to_categoricals()
-    with replacing_store(path) as temporary, open_for_writing(temporary, new=True) as root:
+    with (
+        replacing_store(path) as temporary,
+        open_for_writing(temporary, new=True) as root,
+    ):
         write_elem(root, "/", adata)
 
 

@@ -26,11 +26,30 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
 
-_LIBRARIES = ("lightning", "lightning.fabric", "lightning.pytorch", "scvi", "distributed")
+_LIBRARIES = (
+    "lightning",
+    "lightning.fabric",
+    "lightning.pytorch",
+    "scvi",
+    "distributed",
+)
 # Read by OpenMP, MKL, OpenBLAS and numba when they are first imported.
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+_THREADS = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+)
 # What tosica raises with a sentence for its users.
-_EXPECTED = (ValueError, KeyError, TypeError, OSError, RuntimeError, ImportError, MemoryError)
+_EXPECTED = (
+    ValueError,
+    KeyError,
+    TypeError,
+    OSError,
+    RuntimeError,
+    ImportError,
+    MemoryError,
+)
 
 
 @dataclass
@@ -69,11 +88,15 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
-        quiet, verbose, debug = (ctx.params.pop(name) for name in ("quiet", "verbose", "debug"))
+        quiet, verbose, debug = (
+            ctx.params.pop(name) for name in ("quiet", "verbose", "debug")
+        )
         session = ctx.obj = Session(ctx.params.pop("as_json"))
         speaks = not quiet and (verbose or sys.stderr.isatty())
         try:
-            with _says(logging.ERROR if quiet else logging.INFO if speaks else logging.WARNING):
+            with _says(
+                logging.ERROR if quiet else logging.INFO if speaks else logging.WARNING
+            ):
                 return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
             raise
@@ -92,7 +115,11 @@ class _Line(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
-        return f"tosica: warning: {' '.join(text.split())}" if record.levelno >= logging.WARNING else text
+        return (
+            f"tosica: warning: {' '.join(text.split())}"
+            if record.levelno >= logging.WARNING
+            else text
+        )
 
 
 @contextmanager
@@ -104,7 +131,9 @@ def _says(verbosity: int) -> Iterator[None]:
         for handler in logger.handlers:
             stack.callback(handler.setFormatter, handler.formatter)
             handler.setFormatter(_Line())
-        stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _interrupt))
+        stack.callback(
+            signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _interrupt)
+        )
         caught = stack.enter_context(warnings.catch_warnings(record=True))
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", TosicaWarning)
@@ -124,11 +153,16 @@ def _interrupt(*_: object) -> None:
 
 def load(*modules: str) -> ModuleType:
     """Import tosica and modules that take seconds to import, and keep the libraries silent."""
-    with _no_garbage() if not sys.modules.keys() >= set(modules) else nullcontext(), progress(None, "loading"):
+    with (
+        _no_garbage() if not sys.modules.keys() >= set(modules) else nullcontext(),
+        progress(None, "loading"),
+    ):
         for name in modules:
             import_module(name)
     for library in map(logging.getLogger, _LIBRARIES):
-        click.get_current_context().call_on_close(partial(library.setLevel, library.level))
+        click.get_current_context().call_on_close(
+            partial(library.setLevel, library.level)
+        )
         library.setLevel(logging.ERROR)
     return import_module("tosica")
 
@@ -179,7 +213,11 @@ def _sentence(error: Exception, command: click.Command) -> str:
 def _as_options(text: str, command: click.Command) -> str:
     """Write arguments of Python as options: ``overwrite=True`` is ``--overwrite``."""
     text = re.sub(r"model\.annotate\([^()]*\)", "tosica annotate", text)
-    options = {str(each.name): max(each.opts, key=len) for each in command.params if isinstance(each, click.Option)}
+    options = {
+        str(each.name): max(each.opts, key=len)
+        for each in command.params
+        if isinstance(each, click.Option)
+    }
     if "seurat" in options:
         text = text.replace("read its file with tosica.io.read_seurat", "pass --seurat")
     if "device" in options:
@@ -200,11 +238,15 @@ def _set_threads(_: click.Context, __: click.Parameter, value: int | None) -> No
             sys.modules["torch"].set_num_threads(value)
 
 
-def _split_device(_: click.Context, __: click.Parameter, value: str) -> tuple[str, int | str]:
+def _split_device(
+    _: click.Context, __: click.Parameter, value: str
+) -> tuple[str, int | str]:
     """Split ``"cuda:1"`` into ``("gpu", 1)``, as ``accelerator`` and number; without a number it is "auto"."""
     match = re.fullmatch(r"(auto|cpu|mps)|(?:gpu|cuda)(?::(\d+))?", value)
     if match is None:
-        raise click.BadParameter(f"{value!r} is none of auto, cpu, gpu, gpu:1, cuda:1, mps.")
+        raise click.BadParameter(
+            f"{value!r} is none of auto, cpu, gpu, gpu:1, cuda:1, mps."
+        )
     return match[1] or "gpu", int(match[2]) if match[2] else "auto"
 
 
@@ -215,13 +257,33 @@ def default_option(*names: str, **settings: Any) -> Any:
 
 COUNT = click.IntRange(min=1)
 _THREADS_HELP = "Number of threads.  [default: one a core]"
-threads_option = click.option("--threads", type=COUNT, callback=_set_threads, expose_value=False, help=_THREADS_HELP)
-seurat_option = click.option("--seurat", is_flag=True, help="Repair an .h5ad that was converted from a Seurat object.")
-genome_option = click.option("--genome", help="Genome to take of a file of 10x Genomics with several.")
-seed_option = default_option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, help="Random seed.")
+threads_option = click.option(
+    "--threads",
+    type=COUNT,
+    callback=_set_threads,
+    expose_value=False,
+    help=_THREADS_HELP,
+)
+seurat_option = click.option(
+    "--seurat",
+    is_flag=True,
+    help="Repair an .h5ad that was converted from a Seurat object.",
+)
+genome_option = click.option(
+    "--genome", help="Genome to take of a file of 10x Genomics with several."
+)
+seed_option = default_option(
+    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, help="Random seed."
+)
 organism_option = default_option(
-    "--organism", type=click.Choice(["auto", "human", "mouse"]), default="auto", help="Organism of the reference."
+    "--organism",
+    type=click.Choice(["auto", "human", "mouse"]),
+    default="auto",
+    help="Organism of the reference.",
 )
 device_option = default_option(
-    "--device", callback=_split_device, default="auto", help="auto, cpu, gpu, cuda:1 or mps."
+    "--device",
+    callback=_split_device,
+    default="auto",
+    help="auto, cpu, gpu, cuda:1 or mps.",
 )

@@ -35,26 +35,50 @@ _DEFAULT = "gobp"
 @click.option("--labels-key", required=True, help="Column of obs with the labels.")
 @click.option("--batch-key", help="Column of obs with the batches.")
 @click.option(
-    "--for", "query", metavar="QUERY", help="Cells to be labelled, as of a panel: train on the genes of both."
+    "--for",
+    "query",
+    metavar="QUERY",
+    help="Cells to be labelled, as of a panel: train on the genes of both.",
 )
-@click.option("--unlabeled-category", help="Value of that column in cells without a label.")
-@default_option("--min-cells", type=COUNT, default=1, help="Leave out labels with fewer cells.")
 @click.option(
-    "--gene-sets", multiple=True, metavar="NAME|GMT", help="Collection or GMT file, or several.  [default: gobp]"
+    "--unlabeled-category", help="Value of that column in cells without a label."
+)
+@default_option(
+    "--min-cells", type=COUNT, default=1, help="Leave out labels with fewer cells."
+)
+@click.option(
+    "--gene-sets",
+    multiple=True,
+    metavar="NAME|GMT",
+    help="Collection or GMT file, or several.  [default: gobp]",
 )
 @click.option("--layer", help="Layer with the expression.  [default: X]")
 @click.option("--use-raw", is_flag=True, help="Take expression and genes from raw.")
 @seurat_option
 @genome_option
 @organism_option
-@default_option("--max-gene-sets", type=COUNT, default=300, help="Largest number of gene sets that become tokens.")
+@default_option(
+    "--max-gene-sets",
+    type=COUNT,
+    default=300,
+    help="Largest number of gene sets that become tokens.",
+)
 @click.option("--max-epochs", type=COUNT, help="Passes over the cells.")
 @default_option("--batch-size", type=COUNT, default=64)
 @seed_option
 @click.option(
-    "--checkpoint-dir", type=OutputPath(), help="Folder for checkpoints, from which the same command goes on."
+    "--checkpoint-dir",
+    type=OutputPath(),
+    help="Folder for checkpoints, from which the same command goes on.",
 )
-@click.option("-o", "--output", type=OutputPath(), required=True, help="Folder for the model.", metavar="FOLDER")
+@click.option(
+    "-o",
+    "--output",
+    type=OutputPath(),
+    required=True,
+    help="Folder for the model.",
+    metavar="FOLDER",
+)
 @click.option("--overwrite", is_flag=True, help="Write into a folder that exists.")
 @device_option
 @threads_option
@@ -82,12 +106,22 @@ def train(
     """
     if options["layer"] is not None and use_raw:
         raise click.UsageError("Give either --layer or --use-raw, not both.")
-    there = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
+    there = next(
+        path
+        for path in (output.absolute(), *output.absolute().parents)
+        if path.exists()
+    )
     if not (there.is_dir() and os.access(there, os.W_OK)):
-        raise PermissionError(f"{str(there)!r} is no folder to write to: choose another one.")
+        raise PermissionError(
+            f"{str(there)!r} is no folder to write to: choose another one."
+        )
     if not overwrite and output.exists() and any(output.iterdir()):
-        raise FileExistsError(f"{str(output)!r} is not empty: pass --overwrite, or choose another.")
-    check_cells(reference, labels_key=options["labels_key"], batch_key=options["batch_key"])
+        raise FileExistsError(
+            f"{str(output)!r} is not empty: pass --overwrite, or choose another."
+        )
+    check_cells(
+        reference, labels_key=options["labels_key"], batch_key=options["batch_key"]
+    )
     tosica = load("tosica.model", "tosica.pp")
     from tosica.cli._files import read_cells
 
@@ -104,14 +138,27 @@ def train(
     resume = None
     if checkpoint_dir is not None:
         session.advice = "; the same command goes on from the last checkpoint"
-        resume = checkpoint_dir if checkpoint_dir.is_dir() and any(checkpoint_dir.iterdir()) else None
+        resume = (
+            checkpoint_dir
+            if checkpoint_dir.is_dir() and any(checkpoint_dir.iterdir())
+            else None
+        )
     # One process: others would run this command again.
-    fit |= {"accelerator": device[0], "devices": 1 if device[1] == "auto" else [int(device[1])]}
+    fit |= {
+        "accelerator": device[0],
+        "devices": 1 if device[1] == "auto" else [int(device[1])],
+    }
     fit |= {"checkpoint_dir": checkpoint_dir, "resume": resume}
     if query is not None:
-        of_mask = {"gene_sets": sets, "organism": organism, "max_gene_sets": max_gene_sets}
+        of_mask = {
+            "gene_sets": sets,
+            "organism": organism,
+            "max_gene_sets": max_gene_sets,
+        }
         panel, labels_key = read_cells(query, backed=True), options.pop("labels_key")
-        model = tosica.TOSICA.for_query(panel, adata, labels_key, setup_kwargs=options, **of_mask, **fit)
+        model = tosica.TOSICA.for_query(
+            panel, adata, labels_key, setup_kwargs=options, **of_mask, **fit
+        )
     else:
         tosica.pp.build_mask(adata, sets, organism=organism)
         tosica.TOSICA.setup_anndata(adata, **options)
@@ -123,10 +170,26 @@ def train(
         text += f"; {accuracy:.1%} of {model.training_.held_out_codes.shape[1]} held-out cells got their label"
     mislabeled = model.mislabeled_indices
     made_by = {"reference": reference, "seed": seed, "tosica": tosica.__version__}
-    sizes = {"n_cells": adata.n_obs, "n_genes": len(model.get_var_names()), "n_gene_sets": len(model.gene_sets)}
-    of_labels = {"labels": model.labels, "n_mislabeled": 0 if mislabeled is None else len(mislabeled)}
+    sizes = {
+        "n_cells": adata.n_obs,
+        "n_genes": len(model.get_var_names()),
+        "n_gene_sets": len(model.gene_sets),
+    }
+    of_labels = {
+        "labels": model.labels,
+        "n_mislabeled": 0 if mislabeled is None else len(mislabeled),
+    }
     of_labels["held_out_accuracy"] = accuracy
-    session.show({"model": output, **made_by, "fingerprint": model.fingerprint, **sizes, **of_labels}, text)
+    session.show(
+        {
+            "model": output,
+            **made_by,
+            "fingerprint": model.fingerprint,
+            **sizes,
+            **of_labels,
+        },
+        text,
+    )
 
 
 # --------------------------------------------------------------------------- gene sets
@@ -134,13 +197,25 @@ def train(
 
 @click.command(cls=Command, short_help="List gene sets, and match them to a reference.")
 @click.argument("name", required=False, metavar="[NAME|GMT]")
-@click.option("--for", "reference", metavar="REFERENCE", help="Cells to match the genes of the sets with.")
+@click.option(
+    "--for",
+    "reference",
+    metavar="REFERENCE",
+    help="Cells to match the genes of the sets with.",
+)
 @organism_option
-@click.option("-o", "--output", type=OutputPath(".gmt", ".gz"), help="Write the gene sets as GMT.")
+@click.option(
+    "-o", "--output", type=OutputPath(".gmt", ".gz"), help="Write the gene sets as GMT."
+)
 @click.option("--overwrite", is_flag=True, help="Replace the GMT file if it exists.")
 @click.pass_obj
 def gene_sets(
-    session: Session, name: str | None, reference: str | None, organism: str, output: Path | None, overwrite: bool
+    session: Session,
+    name: str | None,
+    reference: str | None,
+    organism: str,
+    output: Path | None,
+    overwrite: bool,
 ) -> None:
     """List the collections of gene sets; describe the collection NAME or the file GMT.
 
@@ -154,7 +229,10 @@ def gene_sets(
     if name is None:
         table = tosica.gs.collections()
         shown = ["organism", "n_sets", "available", "version", "licence", "source"]
-        session.show({"collections": table.reset_index().to_dict("records")}, table[shown].to_string())
+        session.show(
+            {"collections": table.reset_index().to_dict("records")},
+            table[shown].to_string(),
+        )
         return
     mask = None if reference is None else _mask_of(name, reference, organism)
     if name == _DEFAULT:
@@ -162,22 +240,43 @@ def gene_sets(
     is_file = Path(name).exists() or name.lower().endswith((".gmt", ".gmt.gz"))
     sets = tosica.gs.read_gmt(name) if is_file else tosica.gs.load(name)
     n_genes = len({gene for genes in sets.values() for gene in genes})
-    result: dict[str, Any] = {"gene_sets": name, "n_sets": len(sets), "n_genes": n_genes}
+    result: dict[str, Any] = {
+        "gene_sets": name,
+        "n_sets": len(sets),
+        "n_genes": n_genes,
+    }
     text = f"{name}: {len(sets)} gene sets with {n_genes} genes"
     if mask is not None:
         kept = [str(one) for one in mask["gene_sets"]]
-        names = ("n_genes", "n_genes_covered", "coverage", "organism", "matched_by", "n_genes_mapped")
-        result["reference"] = {"path": reference, "n_sets": len(kept), **{key: mask[key] for key in names}}
+        names = (
+            "n_genes",
+            "n_genes_covered",
+            "coverage",
+            "organism",
+            "matched_by",
+            "n_genes_mapped",
+        )
+        result["reference"] = {
+            "path": reference,
+            "n_sets": len(kept),
+            **{key: mask[key] for key in names},
+        }
         text += (
             f"\n{reference}: {len(kept)} of them are kept, with {mask['n_genes_covered']} of {mask['n_genes']} genes "
             f"({100 * mask['coverage']:.1f} %); {mask['n_genes_mapped']} genes were matched by another name"
         )
-        for what, words in (("left_out", "left out"), ("unknown_genes", "not in the reference, with a similar name")):
+        for what, words in (
+            ("left_out", "left out"),
+            ("unknown_genes", "not in the reference, with a similar name"),
+        ):
             table = mask.get(what)
             if table is not None and len(table):
                 named = dict(table.itertuples(index=False))
                 result["reference"][what] = named
-                text += "".join(f"\n{words}: {one}{f' ({more})' if more else ''}" for one, more in named.items())
+                text += "".join(
+                    f"\n{words}: {one}{f' ({more})' if more else ''}"
+                    for one, more in named.items()
+                )
         sets = {one: sets[one] for one in kept if one in sets}
     if output is not None:
         tosica.gs.write_gmt(sets, output)
@@ -203,9 +302,14 @@ def _mask_of(name: str, reference: str, organism: str) -> dict[str, Any]:
 # --------------------------------------------------------------------------- demo
 
 
-@click.command(cls=Command, short_help="Train, annotate and explain real cells, offline.")
+@click.command(
+    cls=Command, short_help="Train, annotate and explain real cells, offline."
+)
 @default_option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), default="tosica_demo", help="Folder for what it writes."
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default="tosica_demo",
+    help="Folder for what it writes.",
 )
 @seed_option
 @threads_option

@@ -15,7 +15,14 @@
 """
 
 from tosica.data._align import find_genes
-from tosica.data._kinds import MODALITY_KINDS, AlignedCells, CellBatch, EmptyCellsWarning, ModalityKind, ModalityScale
+from tosica.data._kinds import (
+    MODALITY_KINDS,
+    AlignedCells,
+    CellBatch,
+    EmptyCellsWarning,
+    ModalityKind,
+    ModalityScale,
+)
 from tosica.data._matrix import (
     BLOCK,
     Block,
@@ -34,7 +41,14 @@ from tosica.data._mudata import (
     reindex_obs,
     resolve_modalities,
 )
-from tosica.data._normalize import CenteredLogRatio, LogNormalization, ModalitySlice, Normalization, Scale, normalize
+from tosica.data._normalize import (
+    CenteredLogRatio,
+    LogNormalization,
+    ModalitySlice,
+    Normalization,
+    Scale,
+    normalize,
+)
 from tosica.data._scale import (
     TARGET_SUM,
     are_factor_codes,

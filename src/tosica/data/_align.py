@@ -30,7 +30,11 @@ class FoundGenes(NamedTuple):
 
 
 def find_genes(
-    names: pd.Index, model_names: pd.Index, read_var: Callable[[], pd.DataFrame | None], *, translate: bool = True
+    names: pd.Index,
+    model_names: pd.Index,
+    read_var: Callable[[], pd.DataFrame | None],
+    *,
+    translate: bool = True,
 ) -> FoundGenes:
     """Find genes by name, then but for hyphens, underscores and dots, then by other identifiers.
 
@@ -52,7 +56,9 @@ def find_genes(
         return FoundGenes(indexer, [], {}, "")
     respelled = match_respelled(names, model_names, indexer[rows], rows)
     indexer[respelled.rows] = respelled.wanted
-    if not translate or (indexer >= 0).sum() >= (1 - LIMITS.missing_genes) * len(model_names):
+    if not translate or (indexer >= 0).sum() >= (1 - LIMITS.missing_genes) * len(
+        model_names
+    ):
         return FoundGenes(indexer, respelled.ambiguous, {}, "")
     indexer, repeated, summary = _translate(names, model_names, read_var(), indexer)
     return FoundGenes(indexer, respelled.ambiguous, repeated, summary)
@@ -74,12 +80,21 @@ def _translate(
     own = np.asarray(wanted)[match.wanted]
     same = given[match.rows] == own
     # Names that Seurat changed are as good, if the name itself is not there.
-    same |= same_but_hyphens(given[match.rows], own) & ~np.isin(match.rows, match.rows[same])
+    same |= same_but_hyphens(given[match.rows], own) & ~np.isin(
+        match.rows, match.rows[same]
+    )
     exact = pairs[same].drop_duplicates("gene", keep=False)
-    rest = pairs[~same & ~pairs["gene"].isin(exact["gene"]) & ~pairs["row"].isin(exact["row"])]
+    rest = pairs[
+        ~same & ~pairs["gene"].isin(exact["gene"]) & ~pairs["row"].isin(exact["row"])
+    ]
     several = rest[rest["gene"].duplicated(keep=False)]
-    repeated = {str(genes[gene]): [str(given[row]) for row in rows] for gene, rows in several.groupby("gene")["row"]}
-    rest = rest[~rest["gene"].duplicated(keep=False) & ~rest["row"].duplicated(keep=False)]
+    repeated = {
+        str(genes[gene]): [str(given[row]) for row in rows]
+        for gene, rows in several.groupby("gene")["row"]
+    }
+    rest = rest[
+        ~rest["gene"].duplicated(keep=False) & ~rest["row"].duplicated(keep=False)
+    ]
     indexer = np.full_like(by_name, -1)
     for part in (exact, rest):
         indexer[part["row"].to_numpy()] = part["gene"].to_numpy()

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from copy import copy
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    Literal,
+    NamedTuple,
+    TypeAlias,
+    TypeVar,
+)
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,7 +24,14 @@ from tosica._limits import LIMITS
 from tosica._settings import TosicaWarning, query_logger, warn_user
 from tosica.data._align import find_genes
 from tosica.data._matrix import BLOCK, check_unique
-from tosica.data._normalize import CenteredLogRatio, ChangeOfBase, LogNormalization, Scale, fit_query_scale, fit_scale
+from tosica.data._normalize import (
+    CenteredLogRatio,
+    ChangeOfBase,
+    LogNormalization,
+    Scale,
+    fit_query_scale,
+    fit_scale,
+)
 from tosica.data._scale import check_values, checked_blocks, row_of
 from tosica.gs._genes import hint_for_mismatch
 
@@ -81,7 +98,9 @@ class EmptyCellsWarning(TosicaWarning):
     """
 
     def __init__(self, n_cells: int, what: str) -> None:
-        super().__init__(f"{n_cells} cells of the query {what}; their labels mean nothing.")
+        super().__init__(
+            f"{n_cells} cells of the query {what}; their labels mean nothing."
+        )
         self.n_cells = n_cells
         self.what = what
 
@@ -146,10 +165,19 @@ class ModalityKind(ABC, Generic[S]):
     def describe_normalization(self, scale: S) -> str:
         """Say what the matrix holds and what the model makes of it."""
         normalization = self.normalization(scale, scale.kind)
-        use = "used without further normalisation" if normalization is None else f"taken as {normalization}"
+        use = (
+            "used without further normalisation"
+            if normalization is None
+            else f"taken as {normalization}"
+        )
         return f"{self.describe(scale)}; {use}"
 
-    def match_names(self, matrix: CellMatrix, model_names: pd.Index, signal: np.ndarray | None = None) -> np.ndarray:
+    def match_names(
+        self,
+        matrix: CellMatrix,
+        model_names: pd.Index,
+        signal: np.ndarray | None = None,
+    ) -> np.ndarray:
         """Find each column of a query among a model's genes.
 
         Names may have another one of ``-``, ``_`` and ``.``, if only one name fits. Other identifiers and
@@ -192,16 +220,24 @@ class ModalityKind(ABC, Generic[S]):
             query_logger.info("query: %s", summary)
         n_found = int((indexer >= 0).sum())
         share = n_found / len(model_names)
-        told = share if signal is None else float(signal[np.unique(indexer[indexer >= 0])].sum() / signal.sum())
+        told = (
+            share
+            if signal is None
+            else float(signal[np.unique(indexer[indexer >= 0])].sum() / signal.sum())
+        )
         query = "The query" if name == "adata" else f"The query's {name}"
-        found = f"{n_found} of the model's {len(model_names)} {self.features} ({share:.0%})"
+        found = (
+            f"{n_found} of the model's {len(model_names)} {self.features} ({share:.0%})"
+        )
         if max(share, told) < _REFUSE_BELOW:
             self.check_names(names, name)
             hint = hint_for_mismatch(names, model_names, var=matrix.var)
             raw = matrix.adata.raw if matrix.where.startswith("adata") else None
             if matrix.adata.obs_names.isin(model_names).sum() > n_found:
                 hint = f"names of its cells are genes: transpose it, as by {name}.T"
-            elif raw is not None and raw.var_names.isin(model_names).sum() >= _REFUSE_BELOW * len(model_names):
+            elif raw is not None and raw.var_names.isin(
+                model_names
+            ).sum() >= _REFUSE_BELOW * len(model_names):
                 hint = "adata.raw has half of them or more: pass use_raw=True"
             elif not hint and not n_found:
                 hint = f"its names are such as {names[0]!r}, and those of the model such as {model_names[0]!r}"
@@ -215,11 +251,15 @@ class ModalityKind(ABC, Generic[S]):
                 + (f"; {hint}." if hint else f": {self.mismatch_advice}")
             )
         if share < 1 - LIMITS.missing_genes:
-            warn_user(f"{query} has only {found}; the network sees the missing ones as zero, and labels may suffer.")
+            warn_user(
+                f"{query} has only {found}; the network sees the missing ones as zero, and labels may suffer."
+            )
         n_others = len(names) - n_found
         others = f"; {n_others} others are not used" if n_others else ""
         unclear = (
-            f"; several names fit {list_names(ambiguous, 3)} but for -, _ and ., and none is taken" if ambiguous else ""
+            f"; several names fit {list_names(ambiguous, 3)} but for -, _ and ., and none is taken"
+            if ambiguous
+            else ""
         )
         query_logger.info("query: matched %s%s%s", found, others, unclear)
         return indexer
@@ -292,7 +332,11 @@ class AlignedCells(Generic[S]):
         self.matrix, self.sample = matrix, sample or matrix
         name = matrix.name
         whose = "the query" if name == "adata" else name
-        check_unique(matrix.adata.obs_names, f"obs_names of {whose}", f"{name}.obs_names_make_unique()")
+        check_unique(
+            matrix.adata.obs_names,
+            f"obs_names of {whose}",
+            f"{name}.obs_names_make_unique()",
+        )
         self.indexer = kind.match_names(matrix, names, signal)
         self.measured = np.zeros(len(names), dtype=bool)
         self.measured[self.indexer[self.indexer >= 0]] = True
@@ -304,7 +348,9 @@ class AlignedCells(Generic[S]):
         """The same cells with some of the columns, by position."""
         chosen = copy(self)
         chosen.indexer = self.indexer[columns]
-        chosen.matrix, chosen.sample = (matrix.with_columns(columns) for matrix in (self.matrix, self.sample))
+        chosen.matrix, chosen.sample = (
+            matrix.with_columns(columns) for matrix in (self.matrix, self.sample)
+        )
         return chosen
 
     def __iter__(self) -> Iterator[CellBatch]:
@@ -319,8 +365,13 @@ class AlignedCells(Generic[S]):
                 # Missing genes are zero.
                 values = np.zeros((some.shape[0], len(self.measured)), dtype=np.float32)
                 if sp.issparse(some):
-                    column, row = indexer[some.indices], np.repeat(np.arange(some.shape[0]), np.diff(some.indptr))
-                    values[row[column >= 0], column[column >= 0]] = some.data[column >= 0]
+                    column, row = (
+                        indexer[some.indices],
+                        np.repeat(np.arange(some.shape[0]), np.diff(some.indptr)),
+                    )
+                    values[row[column >= 0], column[column >= 0]] = some.data[
+                        column >= 0
+                    ]
                 else:
                     values[:, indexer[indexer >= 0]] = some[:, indexer >= 0]
                 n_empty += int((~values.any(1)).sum())
@@ -373,7 +424,11 @@ class LogNormalizedKind(ModalityKind[Scale]):
             If values are negative, missing, infinite, neither counts nor log-normalized, or not on
             one scale in all cells.
         """
-        used, scale, share = query.indexer >= 0, query.scale, float(query.measured.mean())
+        used, scale, share = (
+            query.indexer >= 0,
+            query.scale,
+            float(query.measured.mean()),
+        )
         try:
             to_scale = fit_query_scale(query.sample, scale, used, share)
         except ValueError:
@@ -382,7 +437,9 @@ class LogNormalizedKind(ModalityKind[Scale]):
             # Antibodies beside genes, say, are of no interest here.
             query = query.with_columns(np.flatnonzero(used))
             to_scale = fit_query_scale(query.sample, scale, used[used], share)
-            query_logger.info("query: columns that the model does not use are on another scale, and are not read")
+            query_logger.info(
+                "query: columns that the model does not use are on another scale, and are not read"
+            )
         matrix, values = query.matrix, to_scale.values
         held = values.transform.kind
         query_logger.info("query: %s holds %s", matrix.where, self.values[held])
@@ -439,7 +496,10 @@ class Antibodies(ModalityKind[AntibodyScale]):
     title = "antibodies"
     features = "antibodies"
     has_gene_sets = False
-    values: ClassVar[Mapping[str, str]] = {"counts": "counts of antibodies", "normalized": "normalised antibodies"}
+    values: ClassVar[Mapping[str, str]] = {
+        "counts": "counts of antibodies",
+        "normalized": "normalised antibodies",
+    }
     mismatch_advice = "is it another panel?"
 
     def detect_scale(self, matrix: CellMatrix) -> AntibodyScale:
@@ -451,9 +511,15 @@ class Antibodies(ModalityKind[AntibodyScale]):
                 means.add(block)
         if found is None:
             raise ValueError(f"{matrix.where} is zero everywhere.")
-        return AntibodyScale("counts", True) if found == "counts" else AntibodyScale("normalized", means.are_zero())
+        return (
+            AntibodyScale("counts", True)
+            if found == "counts"
+            else AntibodyScale("normalized", means.are_zero())
+        )
 
-    def normalization(self, scale: AntibodyScale, held: str = "counts") -> CenteredLogRatio | None:
+    def normalization(
+        self, scale: AntibodyScale, held: str = "counts"
+    ) -> CenteredLogRatio | None:
         """Take the centred log-ratio of counts, unless the reference was normalized in another way."""
         return CenteredLogRatio() if scale.centered and held == "counts" else None
 
@@ -469,7 +535,9 @@ class Antibodies(ModalityKind[AntibodyScale]):
         """
         where, is_centered = query.matrix.where, query.scale.centered
         logged, found, means = False, None, _CellMeans()
-        for start, block, found in _antibody_blocks(query.matrix, query.block_size, query.sample):
+        for start, block, found in _antibody_blocks(
+            query.matrix, query.block_size, query.sample
+        ):
             if found is not None and not logged:
                 query_logger.info("query: %s holds %s", where, self.values[found])
                 logged = True
@@ -542,7 +610,9 @@ class _CellMeans:
 
     def add(self, block: Block) -> None:
         """Add the cells of a block."""
-        self._means.append(np.asarray(block.sum(1, dtype=np.float64)).ravel() / block.shape[1])
+        self._means.append(
+            np.asarray(block.sum(1, dtype=np.float64)).ravel() / block.shape[1]
+        )
         data = block.data if sp.issparse(block) else block
         self._sum_of_squares += float(np.square(data).sum())
         self._n_values += int(np.prod(block.shape))
@@ -556,4 +626,6 @@ class _CellMeans:
 _KINDS: Final[tuple[ModalityKind[Any], ...]] = (RNA(), Antibodies(), GeneActivity())
 # In the order in which a model has its modalities: whatever their order in the MuData or in the
 # dict, it is the same model.
-MODALITY_KINDS: Final[dict[str, ModalityKind[Any]]] = {kind.role: kind for kind in _KINDS}
+MODALITY_KINDS: Final[dict[str, ModalityKind[Any]]] = {
+    kind.role: kind for kind in _KINDS
+}

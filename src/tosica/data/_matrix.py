@@ -68,7 +68,9 @@ class ExpressionSource:
                 f"{{'rna': 'counts'}}, for a MuData, not {self.layer!r}."
             )
         if self.use_raw and not is_adata:
-            raise ValueError("use_raw=True is for an AnnData: set mdata.mod['rna'] = mdata['rna'].raw.to_adata().")
+            raise ValueError(
+                "use_raw=True is for an AnnData: set mdata.mod['rna'] = mdata['rna'].raw.to_adata()."
+            )
 
     def __getitem__(self, cells: Any) -> ExpressionSource:
         return replace(self, data=self.data[cells])
@@ -118,7 +120,14 @@ class CellMatrix:
         are given, or if indices of a sparse matrix are outside of it (on disk: of the block read).
     """
 
-    def __init__(self, adata: AnnData, *, layer: str | None = None, use_raw: bool = False, name: str = "adata") -> None:
+    def __init__(
+        self,
+        adata: AnnData,
+        *,
+        layer: str | None = None,
+        use_raw: bool = False,
+        name: str = "adata",
+    ) -> None:
         ANNDATA.check(name, adata)
         if layer is not None and use_raw:
             raise ValueError("Give either layer or use_raw=True, not both.")
@@ -134,7 +143,9 @@ class CellMatrix:
         elif layer is not None:
             if layer not in adata.layers:
                 known = [key for key in adata.layers if key is not None]
-                raise KeyError(f"{name} has no layer {layer!r}{only_known(layer, known)}")
+                raise KeyError(
+                    f"{name} has no layer {layer!r}{only_known(layer, known)}"
+                )
             self.where, matrix = f"{name}.layers[{layer!r}]", adata.layers[layer]
         else:
             self.where = f"{name}.X"
@@ -143,11 +154,20 @@ class CellMatrix:
             except KeyError:  # what a file without X gives
                 matrix = None
             if matrix is None:
-                raise ValueError(f"{name}.X is empty (None); name the matrix to use with layer= or use_raw=True.")
+                raise ValueError(
+                    f"{name}.X is empty (None); name the matrix to use with layer= or use_raw=True."
+                )
         if not adata.n_obs or not len(names):
-            raise ValueError(f"{self.where} has no {'genes' if adata.n_obs else 'cells'}.")
-        if not (np.issubdtype(matrix.dtype, np.number) or np.issubdtype(matrix.dtype, np.bool_)):
-            raise TypeError(f"{self.where} holds {matrix.dtype} values instead of numbers.")
+            raise ValueError(
+                f"{self.where} has no {'genes' if adata.n_obs else 'cells'}."
+            )
+        if not (
+            np.issubdtype(matrix.dtype, np.number)
+            or np.issubdtype(matrix.dtype, np.bool_)
+        ):
+            raise TypeError(
+                f"{self.where} holds {matrix.dtype} values instead of numbers."
+            )
         self.names: pd.Index = names
         self._var = var
         self.n_obs: int = adata.n_obs
@@ -170,7 +190,9 @@ class CellMatrix:
         self._matrix = matrix
         # Whether rows can be read one by one in no time.
         self.in_memory = sp.issparse(matrix) or isinstance(matrix, np.ndarray)
-        self._in_hdf5 = isinstance(getattr(matrix, "group", matrix), h5py.Group | h5py.Dataset)
+        self._in_hdf5 = isinstance(
+            getattr(matrix, "group", matrix), h5py.Group | h5py.Dataset
+        )
 
     def take(self, cells: np.ndarray | slice) -> Block:
         """Read a range of cells, or cells by position, in any order and with repeats."""
@@ -180,7 +202,11 @@ class CellMatrix:
             found = self._matrix[cells]
             found = found if sp.issparse(found) else _usable(found, self.where)
         else:
-            found = self._read(cells) if isinstance(cells, slice) else self._read_scattered(cells)
+            found = (
+                self._read(cells)
+                if isinstance(cells, slice)
+                else self._read_scattered(cells)
+            )
         if self._genes is not None:
             found = found[:, self._genes]
         if sp.issparse(found) and not found.has_canonical_format:
@@ -226,7 +252,9 @@ class CellMatrix:
             rows = self._read(slice(first, int(once[stop - 1]) + 1))
             parts.append(rows[once[start:stop] - first])
             start = stop
-        joined = sp.vstack(parts, "csr") if sp.issparse(parts[0]) else np.concatenate(parts)
+        joined = (
+            sp.vstack(parts, "csr") if sp.issparse(parts[0]) else np.concatenate(parts)
+        )
         return joined[back]
 
     def _read(self, rows: slice | np.ndarray) -> Block:
@@ -326,7 +354,9 @@ def check_unique(names: pd.Index, what: str, remedy: str) -> None:
     """
     if not names.is_unique:
         twice = [str(name) for name in names[names.duplicated()].unique()]
-        raise ValueError(f"{what} are not unique ({list_names(twice, 2)}): call {remedy} first.")
+        raise ValueError(
+            f"{what} are not unique ({list_names(twice, 2)}): call {remedy} first."
+        )
 
 
 def load_annotations(adata: AnnData) -> None:

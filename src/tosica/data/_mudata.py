@@ -27,13 +27,21 @@ def check_mudata(mdata: MuData) -> None:
         If it is a view.
     """
     if not isinstance(mdata, MuData):
-        advice = ": call TOSICA.setup_anndata for an AnnData" if isinstance(mdata, AnnData) else ""
+        advice = (
+            ": call TOSICA.setup_anndata for an AnnData"
+            if isinstance(mdata, AnnData)
+            else ""
+        )
         raise TypeError(f"mdata must be a MuData, not {type(mdata).__name__}{advice}.")
     if mdata.is_view:
-        raise ValueError("mdata is a view of another MuData: call mdata = mdata.copy() first.")
+        raise ValueError(
+            "mdata is a view of another MuData: call mdata = mdata.copy() first."
+        )
 
 
-def resolve_modalities(mdata: MuData, modalities: Mapping[str, str] | None) -> dict[str, str]:
+def resolve_modalities(
+    mdata: MuData, modalities: Mapping[str, str] | None
+) -> dict[str, str]:
     """Find the modality of a MuData for each role.
 
     Parameters
@@ -58,10 +66,18 @@ def resolve_modalities(mdata: MuData, modalities: Mapping[str, str] | None) -> d
     """
     if modalities is None:
         modalities = DEFAULT_MODALITIES
-    if not isinstance(modalities, Mapping) or not all(isinstance(name, str) for name in modalities.values()):
-        raise TypeError(f"modalities must be a dict of role to name, such as {DEFAULT_MODALITIES}, not {modalities!r}.")
+    if not isinstance(modalities, Mapping) or not all(
+        isinstance(name, str) for name in modalities.values()
+    ):
+        raise TypeError(
+            f"modalities must be a dict of role to name, such as {DEFAULT_MODALITIES}, not {modalities!r}."
+        )
     names = set(modalities.values())
-    if not names or len(names) < len(modalities) or not set(modalities) <= set(MODALITY_KINDS):
+    if (
+        not names
+        or len(names) < len(modalities)
+        or not set(modalities) <= set(MODALITY_KINDS)
+    ):
         raise ValueError(
             f"modalities must name a modality of its own for one or more of the roles, which say how counts are "
             f"normalised: {', '.join(map(repr, MODALITY_KINDS))}, as in {{'protein': 'name in mdata'}}, "
@@ -98,8 +114,13 @@ def cell_indexers(mdata: MuData, names: list[str]) -> dict[str, np.ndarray]:
     for name in names:
         remedy = "obs_names_make_unique() of every modality and mdata.update()"
         check_unique(mdata[name].obs_names, f"obs_names of mdata[{name!r}]", remedy)
-    indexers = {name: mdata[name].obs_names.get_indexer(mdata.obs_names) for name in names}
-    if all(mdata[name].n_obs == mdata.n_obs and (indexer >= 0).all() for name, indexer in indexers.items()):
+    indexers = {
+        name: mdata[name].obs_names.get_indexer(mdata.obs_names) for name in names
+    }
+    if all(
+        mdata[name].n_obs == mdata.n_obs and (indexer >= 0).all()
+        for name, indexer in indexers.items()
+    ):
         return indexers
     sizes = ", ".join(f"{name!r} {mdata[name].n_obs}" for name in names)
     raise ValueError(
@@ -131,7 +152,11 @@ class JointMatrix:
         indexers = cell_indexers(mdata, list(layers))
         self.n_obs: int = mdata.n_obs
         self._matrices = [
-            CellMatrix(reindex_obs(mdata[name], indexers[name]), layer=layer, name=f"mdata[{name!r}]")
+            CellMatrix(
+                reindex_obs(mdata[name], indexers[name]),
+                layer=layer,
+                name=f"mdata[{name!r}]",
+            )
             for name, layer in layers.items()
         ]
 
@@ -139,4 +164,6 @@ class JointMatrix:
         """Read cells by position, in any order and with repeats, ``(n_cells, n_genes)`` float32."""
         blocks = [matrix.take(cells) for matrix in self._matrices]
         dense = [block.toarray() if sp.issparse(block) else block for block in blocks]
-        return np.concatenate([np.asarray(part, dtype=np.float32) for part in dense], axis=1)
+        return np.concatenate(
+            [np.asarray(part, dtype=np.float32) for part in dense], axis=1
+        )

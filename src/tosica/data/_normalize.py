@@ -47,7 +47,13 @@ class Normalization(ABC):
         """Normalize a block of counts, a CSR matrix or an array of ``(n_cells, n_genes)``."""
 
     @abstractmethod
-    def normalize(self, counts: Tensor, *, total: Tensor | None = None, measured: Tensor | None = None) -> Tensor:
+    def normalize(
+        self,
+        counts: Tensor,
+        *,
+        total: Tensor | None = None,
+        measured: Tensor | None = None,
+    ) -> Tensor:
         """Normalize a minibatch.
 
         Parameters
@@ -78,13 +84,23 @@ class LogNormalization(Normalization):
     def normalize_block(self, counts: Block) -> Block:
         """Log-normalize a block in double precision; a sparse one has its values at the same places."""
         totals = np.asarray(counts.sum(1, dtype=np.float64)).ravel()
-        factors = np.divide(self.target_sum, totals, out=np.zeros_like(totals), where=totals > 0)
+        factors = np.divide(
+            self.target_sum, totals, out=np.zeros_like(totals), where=totals > 0
+        )
         if isinstance(counts, np.ndarray):
             return np.log1p(counts * factors[:, None])
         values = np.log1p(counts.data * np.repeat(factors, np.diff(counts.indptr)))
-        return type(counts)((values, counts.indices.copy(), counts.indptr.copy()), shape=counts.shape)
+        return type(counts)(
+            (values, counts.indices.copy(), counts.indptr.copy()), shape=counts.shape
+        )
 
-    def normalize(self, counts: Tensor, *, total: Tensor | None = None, measured: Tensor | None = None) -> Tensor:
+    def normalize(
+        self,
+        counts: Tensor,
+        *,
+        total: Tensor | None = None,
+        measured: Tensor | None = None,
+    ) -> Tensor:
         """Log-normalize a minibatch; missing genes, and cells without counts, are zero."""
         import torch  # here, because files of cells are read without it
 
@@ -115,7 +131,13 @@ class CenteredLogRatio(Normalization):
         logs = np.log1p(dense.astype(np.float64))
         return logs - logs.mean(1, keepdims=True)
 
-    def normalize(self, counts: Tensor, *, total: Tensor | None = None, measured: Tensor | None = None) -> Tensor:
+    def normalize(
+        self,
+        counts: Tensor,
+        *,
+        total: Tensor | None = None,
+        measured: Tensor | None = None,
+    ) -> Tensor:
         """Take the centred log-ratio over the features that were measured; the others become zero, the mean."""
         logs = counts.log1p()
         # In double precision, so that the order of the antibodies does not change the result.
@@ -139,7 +161,13 @@ class ChangeOfBase(Normalization):
         """Multiply a block; a sparse one stays sparse."""
         return counts * np.log(self.base)
 
-    def normalize(self, counts: Tensor, *, total: Tensor | None = None, measured: Tensor | None = None) -> Tensor:
+    def normalize(
+        self,
+        counts: Tensor,
+        *,
+        total: Tensor | None = None,
+        measured: Tensor | None = None,
+    ) -> Tensor:
         """Multiply a minibatch."""
         return counts * float(np.log(self.base))
 
@@ -288,10 +316,15 @@ def _are_different_scales(total: np.ndarray, unit: np.ndarray) -> bool:
     """
     fewest = int(max(3, np.ceil(_FEW * len(total))))
     # Totals that agree are in one bin, or in two beside one another.
-    _, bin_of, n = np.unique(np.rint(np.log(total) / SAME_TOTAL), return_inverse=True, return_counts=True)
+    _, bin_of, n = np.unique(
+        np.rint(np.log(total) / SAME_TOTAL), return_inverse=True, return_counts=True
+    )
     shared = np.sort(total[n[bin_of] >= fewest])
     # With genes left out, totals vary by a few percent, without a gap.
-    if len(shared) > _MOST * len(total) and (shared[1:] > shared[:-1] * (1 + 3 * SAME_TOTAL)).any():
+    if (
+        len(shared) > _MOST * len(total)
+        and (shared[1:] > shared[:-1] * (1 + 3 * SAME_TOTAL)).any()
+    ):
         return bool(shared[-1] > _APART * shared[0])
     # With more genes left out, cells on another scale have both totals and values of one count that
     # are many times as large; other types or depths do not.
@@ -302,7 +335,9 @@ def _are_different_scales(total: np.ndarray, unit: np.ndarray) -> bool:
     low, high = np.split(order, [int(gaps.argmax()) + fewest])
     of_total, of_unit = (np.median(x[high]) / np.median(x[low]) for x in (total, unit))
     depth = np.median(total[high] / unit[high]) / np.median(total[low] / unit[low])
-    return bool(min(of_total, of_unit) > _APART and 1 / _SAME_DEPTH < depth < _SAME_DEPTH)
+    return bool(
+        min(of_total, of_unit) > _APART and 1 / _SAME_DEPTH < depth < _SAME_DEPTH
+    )
 
 
 def _known_total(matrix: CellMatrix, transform: Transform) -> float | None:
@@ -327,12 +362,16 @@ def _known_total(matrix: CellMatrix, transform: Transform) -> float | None:
     return None
 
 
-def _totals_by_raw(matrix: CellMatrix, cells: np.ndarray, plain: sp.csr_matrix) -> np.ndarray | None:
+def _totals_by_raw(
+    matrix: CellMatrix, cells: np.ndarray, plain: sp.csr_matrix
+) -> np.ndarray | None:
     """Total of cells over all genes of ``raw``, on the scale of the matrix."""
     if matrix.adata.raw is None:
         return None
     raw = CellMatrix(matrix.adata, use_raw=True)
-    columns = raw.names.get_indexer(matrix.names) if raw.names.is_unique else np.array([-1])
+    columns = (
+        raw.names.get_indexer(matrix.names) if raw.names.is_unique else np.array([-1])
+    )
     if (columns < 0).any():
         return None
     try:
@@ -389,8 +428,14 @@ class QueryScale(NamedTuple):
         plain = invert(block, self.values.transform)
         if self.target_sum is not None:
             total = self.total(plain)
-            factor = np.divide(self.target_sum, total, out=np.zeros_like(total), where=total > 0)
-            plain = sp.diags(factor) @ plain if sp.issparse(plain) else factor[:, None] * plain
+            factor = np.divide(
+                self.target_sum, total, out=np.zeros_like(total), where=total > 0
+            )
+            plain = (
+                sp.diags(factor) @ plain
+                if sp.issparse(plain)
+                else factor[:, None] * plain
+            )
         return np.log1p(plain).astype(np.float32)
 
     def total(self, plain: Block) -> np.ndarray:
@@ -400,7 +445,9 @@ class QueryScale(NamedTuple):
         return np.asarray(plain.sum(1, dtype=np.float64)).ravel()
 
 
-def fit_query_scale(rows: CellMatrix, scale: Scale, columns: np.ndarray, share: float) -> QueryScale:
+def fit_query_scale(
+    rows: CellMatrix, scale: Scale, columns: np.ndarray, share: float
+) -> QueryScale:
     """Look at a sample of a query, and say how it is brought to the reference's scale.
 
     Parameters
@@ -444,7 +491,9 @@ def fit_query_scale(rows: CellMatrix, scale: Scale, columns: np.ndarray, share: 
     return QueryScale(values)
 
 
-def _scale_counts(values: Values, scale: Scale, columns: np.ndarray, share: float, where: str) -> QueryScale:
+def _scale_counts(
+    values: Values, scale: Scale, columns: np.ndarray, share: float, where: str
+) -> QueryScale:
     """Choose what counts are divided by, if genes were left out of the reference after it was normalized."""
     if scale.genes_total is not None:
         totals = values.totals(columns) / values.totals() * scale.target_sum
@@ -458,7 +507,9 @@ def _scale_counts(values: Values, scale: Scale, columns: np.ndarray, share: floa
     return QueryScale(values, target_sum=scale.target_sum)
 
 
-def _scale_logarithms(values: Values, scale: Scale, columns: np.ndarray, share: float, where: str) -> QueryScale:
+def _scale_logarithms(
+    values: Values, scale: Scale, columns: np.ndarray, share: float, where: str
+) -> QueryScale:
     """Choose how log-normalized cells are scaled, if they are on another scale."""
     total, expected = values.common_total(), scale.expected_total
     of_genes = values.totals(columns)
@@ -470,7 +521,9 @@ def _scale_logarithms(values: Values, scale: Scale, columns: np.ndarray, share: 
     elif (
         total is not None
         and scale.over == "matrix"
-        and not _lacks_genes(of_genes / total * scale.target_sum, scale, expected, share)
+        and not _lacks_genes(
+            of_genes / total * scale.target_sum, scale, expected, share
+        )
     ):
         # Both totals are known, and over the same genes.
         is_same = totals_equal(np.array([total, scale.target_sum]))
@@ -481,7 +534,9 @@ def _scale_logarithms(values: Values, scale: Scale, columns: np.ndarray, share: 
             # Genes that the query lacks were left out before it was normalized.
             is_same = is_same and totals_equal(np.array([total, expected]))
     if is_same and values.transform is NATURAL:
-        return QueryScale(values, columns=columns, largest=expected if scale.over == "genes" else None)
+        return QueryScale(
+            values, columns=columns, largest=expected if scale.over == "genes" else None
+        )
     about = np.median(of_genes) if total is None else total
     of_total = "" if is_same else f" of a total of {target:.6g}"
     logger.warning(
@@ -491,17 +546,23 @@ def _scale_logarithms(values: Values, scale: Scale, columns: np.ndarray, share: 
     return QueryScale(values, True, None if is_same else target, over)
 
 
-def _lacks_genes(totals: np.ndarray, scale: Scale, expected: float, share: float) -> bool:
+def _lacks_genes(
+    totals: np.ndarray, scale: Scale, expected: float, share: float
+) -> bool:
     """Whether a query lacks genes that were summed for the total of the reference.
 
     ``totals`` are those of its cells over the model's genes if it lacks none.
     """
     has_only_these = np.median(totals) > (1 - SAME_TOTAL) * scale.target_sum
     had_others = expected < _MOST * scale.target_sum
-    return bool(has_only_these and had_others) or not _is_plausible(totals, scale, expected, share)
+    return bool(has_only_these and had_others) or not _is_plausible(
+        totals, scale, expected, share
+    )
 
 
-def _is_plausible(totals: np.ndarray, scale: Scale, expected: float, share: float) -> bool:
+def _is_plausible(
+    totals: np.ndarray, scale: Scale, expected: float, share: float
+) -> bool:
     """Whether totals over the model's genes are those of cells on the scale of the reference."""
     middle = np.median(totals)
     if scale.over == "genes":

@@ -69,7 +69,12 @@ TRANSFORMS = (
     NATURAL,
     Transform("log2", "log2", lambda x: np.expm1(x * np.log(2)), 40.0),
     Transform("log10", "log10", lambda x: np.expm1(x * np.log(10)), 12.0),
-    Transform("refused", "the logarithm of the logarithm", lambda x: np.expm1(np.expm1(x)), 3.4),
+    Transform(
+        "refused",
+        "the logarithm of the logarithm",
+        lambda x: np.expm1(np.expm1(x)),
+        3.4,
+    ),
     Transform("refused", "the square root", np.square, np.inf),
 )
 
@@ -101,7 +106,9 @@ class Values(NamedTuple):
     def check(self, block: Block, where: str, first_cell: int) -> None:
         """Refuse a block with counts among logarithms, or logarithms among counts."""
         data = block.data if sp.issparse(block) else block
-        if not np.issubdtype(data.dtype, np.inexact) or (self.transform is COUNTS and not self.is_whole):
+        if not np.issubdtype(data.dtype, np.inexact) or (
+            self.transform is COUNTS and not self.is_whole
+        ):
             return
         whole = np.isclose(data, np.rint(data), atol=0) & (data != 0)
         n_values, n_whole = _sum_rows(block, data != 0), _sum_rows(block, whole)
@@ -127,10 +134,14 @@ def detect(matrix: CellMatrix) -> Values:
     """
     cells = nonempty(matrix.take(sample_positions(matrix.n_obs)))
     if not cells.shape[0]:
-        blocks = (nonempty(block)[: _N_CHUNKS * _CHUNK] for _, block in matrix.blocks(BLOCK))
+        blocks = (
+            nonempty(block)[: _N_CHUNKS * _CHUNK] for _, block in matrix.blocks(BLOCK)
+        )
         cells = next((some for some in blocks if some.shape[0]), cells)
     if not cells.shape[0]:
-        raise ValueError(f"{matrix.where} is zero everywhere: name the layer, or raw, that holds the expression.")
+        raise ValueError(
+            f"{matrix.where} is zero everywhere: name the layer, or raw, that holds the expression."
+        )
     if not (np.isfinite(cells.data).all() and cells.data.min() >= 0):
         # The message names the first cell.
         for start, block in matrix.blocks(BLOCK):
@@ -164,7 +175,9 @@ def detect_values(block: Block, where: str, *, first_cell: int = 0) -> Kind | No
     return values.transform.kind
 
 
-def checked_blocks(matrix: CellMatrix, values: Values, size: int) -> Iterator[tuple[int, Block]]:
+def checked_blocks(
+    matrix: CellMatrix, values: Values, size: int
+) -> Iterator[tuple[int, Block]]:
     """Read a matrix in blocks, and refuse cells on another scale than ``values``.
 
     Raises
@@ -179,7 +192,12 @@ def checked_blocks(matrix: CellMatrix, values: Values, size: int) -> Iterator[tu
 
 
 def check_values(
-    block: Block, where: str, first_cell: int, matrix: CellMatrix | None = None, *, signed: bool = False
+    block: Block,
+    where: str,
+    first_cell: int,
+    matrix: CellMatrix | None = None,
+    *,
+    signed: bool = False,
 ) -> None:
     """Refuse values that are missing, infinite, or unless ``signed`` negative; the message names the first cell.
 
@@ -193,7 +211,11 @@ def check_values(
             f"{where} holds {what} (first in cell {row_of(block, bad) + first_cell}); replace or remove such values."
         )
     if data.size and not signed and data.min() < 0:
-        hint = "" if matrix is None else f" {describe_unscaled(matrix.adata, name=matrix.name)}"
+        hint = (
+            ""
+            if matrix is None
+            else f" {describe_unscaled(matrix.adata, name=matrix.name)}"
+        )
         raise ValueError(
             f"{where} holds negative values (first in cell {row_of(block, data < 0) + first_cell}),"
             f" so it was scaled or centred; tosica needs counts or log-normalised expression.{hint}"
@@ -231,7 +253,9 @@ def _detect_cells(cells: sp.csr_matrix, where: str) -> Values:
     fractional = (n_values >= 3) & (2 * n_whole < n_values)
     # Counts beside values that are small enough for logarithms.
     has_counts = ((n_values >= 3) & (n_whole == n_values) & _differ(cells, whole)).any()
-    is_mixed = has_counts and fractional.any() and cells[fractional].max() <= _LARGEST_LOG
+    is_mixed = (
+        has_counts and fractional.any() and cells[fractional].max() <= _LARGEST_LOG
+    )
     found: Values | None = None
     if not is_mixed and not _are_ranks(cells):
         if whole.all():
@@ -241,7 +265,11 @@ def _detect_cells(cells: sp.csr_matrix, where: str) -> Values:
             return Values(COUNTS, cells)
         if found is None and _may_be_logarithms(cells):
             return Values(NATURAL, invert(cells, NATURAL), is_certain=False)
-    if found is None or found.transform.kind == "refused" or _are_logarithms_of_counts(found):
+    if (
+        found is None
+        or found.transform.kind == "refused"
+        or _are_logarithms_of_counts(found)
+    ):
         raise scale_error(where)
     return found
 
@@ -256,9 +284,13 @@ def recognize(cells: sp.csr_matrix) -> Values | None:
     cells
         Cells that express something.
     """
-    transforms = [transform for transform in TRANSFORMS if cells.data.max() <= transform.largest]
+    transforms = [
+        transform for transform in TRANSFORMS if cells.data.max() <= transform.largest
+    ]
     plains = [invert(cells, transform) for transform in transforms]
-    informative, share, error = (np.array(each) for each in zip(*map(_fit_multiples, plains), strict=True))
+    informative, share, error = (
+        np.array(each) for each in zip(*map(_fit_multiples, plains), strict=True)
+    )
     # Each cell is given to the transform that fits best.
     errors = np.where(informative & (share >= _SHARE_WHOLE), error, np.inf)
     fits, best = np.isfinite(errors).any(0), errors.argmin(0)
@@ -275,7 +307,10 @@ def recognize(cells: sp.csr_matrix) -> Values | None:
             others &= (best != 0) | (cells.max(axis=1).toarray().ravel() > _LARGEST_LOG)
         is_mixed = others.sum() >= max(3, 0.1 * fits.sum())
         transform = transforms[winner]
-        return Values(transform._replace(kind="refused") if is_mixed else transform, plains[winner])
+        return Values(
+            transform._replace(kind="refused") if is_mixed else transform,
+            plains[winner],
+        )
     if n_unique_rows(cells) >= FEWEST:
         for transform, plain in zip(transforms, plains, strict=True):
             if totals_equal(np.asarray(plain.sum(1)).ravel()):
@@ -302,7 +337,11 @@ def _fit_multiples(plain: sp.csr_matrix) -> tuple[np.ndarray, np.ndarray, np.nda
     low = np.minimum.reduceat(np.where(judged, nearest, np.inf), starts)
     high = np.maximum.reduceat(np.where(judged, nearest, -np.inf), starts)
     some = np.maximum(n_judged, 1)
-    return (n_judged >= _FEWEST_MULTIPLES) & (high > low), n_whole / some, np.add.reduceat(distance, starts) / some
+    return (
+        (n_judged >= _FEWEST_MULTIPLES) & (high > low),
+        n_whole / some,
+        np.add.reduceat(distance, starts) / some,
+    )
 
 
 def _are_mostly_whole(cells: sp.csr_matrix, whole: np.ndarray) -> bool:
@@ -324,7 +363,10 @@ def _are_logarithms_of_counts(values: Values) -> bool:
     plain = values.plain.data
     # As exact as single precision is. Normalized counts of few cells may be whole, but not small.
     whole = (np.abs(plain - np.rint(plain)) < 1e-3 + 4e-6 * plain) & (plain > 0.5)
-    cells, least = np.logical_and.reduceat(whole, values.plain.indptr[:-1]), min_nonzero(values.plain)
+    cells, least = (
+        np.logical_and.reduceat(whole, values.plain.indptr[:-1]),
+        min_nonzero(values.plain),
+    )
     if n_unique_rows(values.plain) < FEWEST:
         return bool((cells & (least < 3.5)).mean() > _SHARE_WHOLE)
     is_mixed = (cells & (abs(least - 1) < 1e-3)).mean() > _SAME_DEPTH
@@ -333,7 +375,11 @@ def _are_logarithms_of_counts(values: Values) -> bool:
 
 def _may_be_logarithms(cells: sp.csr_matrix) -> bool:
     """Whether values that nothing tells more of may be the natural logarithm of a part of genes."""
-    if not 1 < cells.data.max() <= _LARGEST_LOG or cells.data.min() == cells.data.max() or _are_standardized(cells):
+    if (
+        not 1 < cells.data.max() <= _LARGEST_LOG
+        or cells.data.min() == cells.data.max()
+        or _are_standardized(cells)
+    ):
         return False
     return bool(np.log(invert(cells, NATURAL).sum(1)).std() < _SPREAD_OF_TOTALS)
 
@@ -344,16 +390,27 @@ def _are_ranks(cells: sp.csr_matrix) -> bool:
     Ranks of genes of which some were left out later do not tie. Whole numbers that are spread evenly
     up to the largest tie this often (birthday problem), and counts more often: they are not.
     """
-    n_looked_at, n_ties = 0, np.square(np.diff(cells.indptr)) / (2 * cells.max(axis=1).toarray().ravel())
-    may_be_some = n_ties.sum() > _ENOUGH_TIES and np.array_equal(cells.data, np.rint(cells.data))
-    for values, n_equal in (np.unique(part, return_counts=True) for part in np.split(cells.data, cells.indptr[1:-1])):
+    n_looked_at, n_ties = (
+        0,
+        np.square(np.diff(cells.indptr)) / (2 * cells.max(axis=1).toarray().ravel()),
+    )
+    may_be_some = n_ties.sum() > _ENOUGH_TIES and np.array_equal(
+        cells.data, np.rint(cells.data)
+    )
+    for values, n_equal in (
+        np.unique(part, return_counts=True)
+        for part in np.split(cells.data, cells.indptr[1:-1])
+    ):
         may_be_some &= n_equal.max() == 1
         if len(values) <= FEWEST + 1 or may_be_some:
             continue
         last = np.cumsum(n_equal)
         for ranks in (last, last - n_equal + 1, last - (n_equal - 1) / 2):
             slope = (values[-1] - values[0]) / (ranks[-1] - ranks[0])
-            if np.abs(values - values[0] - slope * (ranks - ranks[0])).max() < 1e-3 * slope:
+            if (
+                np.abs(values - values[0] - slope * (ranks - ranks[0])).max()
+                < 1e-3 * slope
+            ):
                 break
         else:
             return False
@@ -372,8 +429,12 @@ def _are_standardized(cells: sp.csr_matrix) -> bool:
     told = (n_above > 0.05 * n) & (n_above < 0.95 * n) & (n_above > 1)
     if told.sum() < 20:
         return False
-    sums, squares = (np.bincount(cells.indices, cells.data**k, n_genes)[told] for k in (1, 2))
-    low, middle, high = np.quantile((squares + sums**2 / (n - n_above[told])) / n, [0.25, 0.5, 0.75])
+    sums, squares = (
+        np.bincount(cells.indices, cells.data**k, n_genes)[told] for k in (1, 2)
+    )
+    low, middle, high = np.quantile(
+        (squares + sums**2 / (n - n_above[told])) / n, [0.25, 0.5, 0.75]
+    )
     return bool(0.6 < middle < 1.5 and high < 2 * low)
 
 
@@ -409,7 +470,9 @@ def min_nonzero(cells: sp.csr_matrix) -> np.ndarray:
 def row_of(block: Block, bad: np.ndarray) -> int:
     """Row of the first bad value."""
     if sp.issparse(block):
-        return int(np.searchsorted(block.indptr, np.flatnonzero(bad)[0], side="right") - 1)
+        return int(
+            np.searchsorted(block.indptr, np.flatnonzero(bad)[0], side="right") - 1
+        )
     return int(np.argwhere(bad)[0][0])
 
 
@@ -429,8 +492,13 @@ def _sum_rows(block: Block, values: np.ndarray) -> np.ndarray:
 
 def _differ(block: Block, whole: np.ndarray) -> np.ndarray:
     """Whether the whole numbers of each row differ: one logarithm may be whole by accident, not two."""
-    values = np.where(whole, np.rint(block.data if sp.issparse(block) else block), 0).astype(np.float64)
-    return _sum_rows(block, whole) * _sum_rows(block, values**2) > _sum_rows(block, values) ** 2
+    values = np.where(
+        whole, np.rint(block.data if sp.issparse(block) else block), 0
+    ).astype(np.float64)
+    return (
+        _sum_rows(block, whole) * _sum_rows(block, values**2)
+        > _sum_rows(block, values) ** 2
+    )
 
 
 # ------------------------------------------------------------------ advice
@@ -445,19 +513,25 @@ def describe_unscaled(adata: AnnData, *, name: str = "adata") -> str:
     # There may be no view of a view on disk.
     first = adata if adata.isbacked and adata.is_view else adata[:100]
     # A layer named None is X.
-    matrices = {f"{name}.layers[{key!r}] (layer={key!r})": {"layer": key} for key in first.layers if key is not None}
+    matrices = {
+        f"{name}.layers[{key!r}] (layer={key!r})": {"layer": key}
+        for key in first.layers
+        if key is not None
+    }
     if first.raw is not None:
         raw = f"{name}.raw (use_raw=True, or {name}.raw.to_adata() for a reference)"
         matrices = {raw: {"use_raw": True}, **matrices}
-    unscaled = [where for where, which in matrices.items() if _looks_unscaled(first, **which)]
+    unscaled = [
+        where for where, which in matrices.items() if _looks_unscaled(first, **which)
+    ]
     found = "No unscaled matrix was found in .raw or in the layers; go back to one."
     if unscaled:
         found = f"Unscaled expression is in {' and in '.join(unscaled)}."
     if _came_from_seurat(adata):
+        found += f" {name} looks like a converted Seurat object: read its file with "
         found += (
-            f" {name} looks like a converted Seurat object: read its file with tosica.io.read_seurat, or repair it "
+            f"tosica.io.read_seurat, or repair it with tosica.io.from_seurat({name})."
         )
-        found += f"with tosica.io.from_seurat({name})."
     return found
 
 
@@ -473,13 +547,18 @@ def are_factor_codes(adata: AnnData, key: str) -> bool:
 def _came_from_seurat(adata: AnnData) -> bool:
     """Whether ``obs`` has the columns that Seurat gives every object."""
     names = [str(name) for name in adata.obs]
-    counted = {name.removeprefix("nCount_") for name in names if name.startswith("nCount_")}
+    counted = {
+        name.removeprefix("nCount_") for name in names if name.startswith("nCount_")
+    }
     return any(f"nFeature_{assay}" in names for assay in counted)
 
 
 def _looks_unscaled(adata: AnnData, **which: Any) -> bool:
     try:
         matrix = CellMatrix(adata, **which)
-        return detect_values(matrix.take(slice(0, min(100, matrix.n_obs))), matrix.where) is not None
+        return (
+            detect_values(matrix.take(slice(0, min(100, matrix.n_obs))), matrix.where)
+            is not None
+        )
     except (ValueError, TypeError):
         return False

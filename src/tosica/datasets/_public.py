@@ -246,7 +246,9 @@ def _citefuse(example: RObject) -> MuData:
     clusters = pd.Series([f"adt_{number}" for number in _CLUSTERS], dtype="category")
     clusters.index = np.sort(rna.obs_names)
     rna.obs["adt_cluster"] = clusters[rna.obs_names]
-    made = _quietly(lambda: MuData({"rna": rna, "protein": protein[rna.obs_names].copy()}))
+    made = _quietly(
+        lambda: MuData({"rna": rna, "protein": protein[rna.obs_names].copy()})
+    )
     made.obs["adt_cluster"] = rna.obs["adt_cluster"]
     return made
 
@@ -309,7 +311,11 @@ PUBLISHED = {
 def _load(name: str) -> Any:
     """Read a data set from the folder of ``TOSICA_DATA`` or the cache, and download it before."""
     data, chosen = PUBLISHED[name], os.environ.get(_VARIABLE)
-    path = Path(chosen).expanduser() / data.file if chosen else cache_folder() / "datasets" / data.file
+    path = (
+        Path(chosen).expanduser() / data.file
+        if chosen
+        else cache_folder() / "datasets" / data.file
+    )
     if chosen and not path.is_file():
         raise FileNotFoundError(
             f"{path.parent}, the folder in {_VARIABLE}, has no {data.file}: put it there, or unset {_VARIABLE}."
@@ -317,9 +323,15 @@ def _load(name: str) -> Any:
     if not path.is_file():
         _fetch(data, path)
     try:
-        found = read_h5ad(path) if path.suffix == ".h5ad" else _quietly(lambda: mudata.read_h5mu(path))
+        found = (
+            read_h5ad(path)
+            if path.suffix == ".h5ad"
+            else _quietly(lambda: mudata.read_h5mu(path))
+        )
     except Exception as error:
-        raise OSError(f"{path} cannot be read ({type(error).__name__}): delete it, or replace it.") from error
+        raise OSError(
+            f"{path} cannot be read ({type(error).__name__}): delete it, or replace it."
+        ) from error
     found.obs = found.obs[data.columns]
     _check(found, data, str(path))
     return found
@@ -337,7 +349,9 @@ def _fetch(data: Published, path: Path) -> None:
             raise
         objects = parse_rda(rda)
         if data.name not in objects:
-            raise ValueError(f"{data.url} has no object {data.name!r}, so it was not kept: {other}.")
+            raise ValueError(
+                f"{data.url} has no object {data.name!r}, so it was not kept: {other}."
+            )
         converted = data.convert(objects[data.name])
         _check(converted, data, data.url)
         if isinstance(converted, MuData):

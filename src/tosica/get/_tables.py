@@ -80,14 +80,20 @@ def contributions(adata: AnnData | MuData, *, key: str = ATTRIBUTION) -> AnnData
     Likewise ``sc.pl.umap(by_gene_set, color="B cell activation")`` draws it on the UMAP.
     """
     values, gene_sets = read_attention(adata, key)
-    uns: dict[str, Any] = {name: np.array(value) for name, value in adata.uns.items() if str(name).endswith("_colors")}
+    uns: dict[str, Any] = {
+        name: np.array(value)
+        for name, value in adata.uns.items()
+        if str(name).endswith("_colors")
+    }
     # A MuData stores in obsm which cells each modality has.
     left_out = {f"X_{key}", *getattr(adata, "mod", ())}
     return AnnData(
         X=np.array(values, dtype=np.float32),
         obs=adata.obs.copy(),
         var=pd.DataFrame(index=pd.Index(gene_sets)),
-        obsm={name: adata.obsm[name].copy() for name in adata.obsm if name not in left_out},
+        obsm={
+            name: adata.obsm[name].copy() for name in adata.obsm if name not in left_out
+        },
         uns=uns,
     )
 
@@ -143,16 +149,25 @@ def genes_df(
     for name in groups:
         column = name.replace("/", "|")
         table = pd.DataFrame(
-            {"contribution": record["genes"][column], "expression": record["expression"][column]}
+            {
+                "contribution": record["genes"][column],
+                "expression": record["expression"][column],
+            }
         ).sort_values("contribution", ascending=False, kind="stable")[:n_genes]
         parts.append(table.rename_axis("gene").reset_index().assign(group=name))
     table = pd.concat(parts, ignore_index=True)
-    return table.assign(group=pd.Categorical(table["group"], groups))[["group", "gene", "contribution", "expression"]]
+    return table.assign(group=pd.Categorical(table["group"], groups))[
+        ["group", "gene", "contribution", "expression"]
+    ]
 
 
 @validate_params()
 def gene_sets_df(
-    adata: AnnData | MuData, group: str | Iterable[str] | None = None, *, similar: bool = False, key: str = ATTRIBUTION
+    adata: AnnData | MuData,
+    group: str | Iterable[str] | None = None,
+    *,
+    similar: bool = False,
+    key: str = ATTRIBUTION,
 ) -> pd.DataFrame:
     """Get the gene sets with evidence, one row a group and gene set, the strongest first.
 
@@ -217,19 +232,27 @@ def gene_sets_df(
     evidence = record["evidence"].astype({"group": str, "similar_to": str})
     n_similar = evidence.groupby(["group", "similar_to"], observed=True).size()
     pairs = pd.MultiIndex.from_frame(evidence[["group", "gene_set"]])
-    evidence = evidence.assign(n_similar=n_similar.reindex(pairs, fill_value=0).to_numpy())
+    evidence = evidence.assign(
+        n_similar=n_similar.reindex(pairs, fill_value=0).to_numpy()
+    )
     if not similar:
         of_set = record["z"].to_numpy().argmax(1)
         most = pd.Series([str(record["groups"][i]) for i in of_set], record["z"].index)
-        is_own = ~evidence.duplicated("group") | (evidence["gene_set"].map(most) == evidence["group"])
-        evidence = evidence[is_own & (evidence["similar_to"] == "")].drop(columns="similar_to")
+        is_own = ~evidence.duplicated("group") | (
+            evidence["gene_set"].map(most) == evidence["group"]
+        )
+        evidence = evidence[is_own & (evidence["similar_to"] == "")].drop(
+            columns="similar_to"
+        )
     evidence = evidence[evidence["group"].isin(groups)]
     evidence = evidence.assign(group=pd.Categorical(evidence["group"], groups))
     return evidence.sort_values("group", kind="stable").reset_index(drop=True)
 
 
 @validate_params()
-def explain(adata: AnnData | MuData, *, n_genes: int = 5, key: str = ATTRIBUTION) -> pd.DataFrame:
+def explain(
+    adata: AnnData | MuData, *, n_genes: int = 5, key: str = ATTRIBUTION
+) -> pd.DataFrame:
     """Get what tells each label, in a line for each.
 
     Parameters
@@ -261,14 +284,20 @@ def explain(adata: AnnData | MuData, *, n_genes: int = 5, key: str = ATTRIBUTION
     >>> tosica.get.explain(query, n_genes=3).loc["CD19+ B", "genes"]
     'CD79A, MS4A1, CD79B'
     """
-    first: Any = gene_sets_df(adata, key=key).drop_duplicates("group").set_index("group")
+    first: Any = (
+        gene_sets_df(adata, key=key).drop_duplicates("group").set_index("group")
+    )
     rows = {}
-    for name, table in genes_df(adata, n_genes=n_genes, key=key).groupby("group", observed=True):
+    for name, table in genes_df(adata, n_genes=n_genes, key=key).groupby(
+        "group", observed=True
+    ):
         table = table[table["contribution"] > 0]
         signs = np.where(table["expression"] < 0, "−", "")
         has_set = name in first.index
         rows[name] = {
-            "genes": ", ".join(signs + table["gene"].astype(str).to_numpy(dtype=object)),
+            "genes": ", ".join(
+                signs + table["gene"].astype(str).to_numpy(dtype=object)
+            ),
             "gene_set": first.loc[name, "gene_set"] if has_set else "",
             "pval_adj": first.loc[name, "pval_adj"] if has_set else np.nan,
         }
@@ -344,15 +373,23 @@ def gene_weights(
     indptr, genes = embedding.indptr.cpu().numpy(), embedding.genes.cpu().numpy()
     parts = []
     # Without names, columns of one name are kept apart.
-    columns: Iterable[int] = range(len(names)) if gene_sets is None else map(names.index, wanted)
+    columns: Iterable[int] = (
+        range(len(names)) if gene_sets is None else map(names.index, wanted)
+    )
     for column in columns:
         members = genes[indptr[column] : indptr[column + 1]]
         values = weights.iloc[members, column].to_numpy()
         order = np.argsort(-values, kind="stable")[:n_genes]
-        of_set = {"gene_set": names[column], "gene": weights.index[members[order]], "weight": values[order]}
+        of_set = {
+            "gene_set": names[column],
+            "gene": weights.index[members[order]],
+            "weight": values[order],
+        }
         parts.append(pd.DataFrame(of_set))
     table = pd.concat(parts, ignore_index=True)
-    return table.assign(gene_set=pd.Categorical(table["gene_set"], list(dict.fromkeys(wanted))))
+    return table.assign(
+        gene_set=pd.Categorical(table["gene_set"], list(dict.fromkeys(wanted)))
+    )
 
 
 @validate_params()
@@ -402,11 +439,19 @@ def mask_coverage(adata: AnnData, *, key: str = "tosica_mask") -> pd.DataFrame:
     >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
     >>> tosica.pp.build_mask(adata, max_gene_sets=50)
     >>> table = tosica.get.mask_coverage(adata)
-    >>> len(table), int(table["n_covered"].iloc[-1]) == adata.uns["tosica_mask"]["n_genes_covered"]
+    >>> (
+    ...     len(table),
+    ...     int(table["n_covered"].iloc[-1])
+    ...     == adata.uns["tosica_mask"]["n_genes_covered"],
+    ... )
     (50, True)
     """
     about = adata.uns.get(key)
-    if key not in adata.varm or not isinstance(about, Mapping) or "gene_sets" not in about:
+    if (
+        key not in adata.varm
+        or not isinstance(about, Mapping)
+        or "gene_sets" not in about
+    ):
         raise KeyError(
             f"There is no mask in adata.varm[{key!r}] and adata.uns[{key!r}]: call tosica.pp.build_mask(adata) first, "
             "or name the key that it wrote."
@@ -418,7 +463,9 @@ def mask_coverage(adata: AnnData, *, key: str = "tosica_mask") -> pd.DataFrame:
             f"adata.varm[{key!r}] and adata.uns[{key!r}] do not hold the same gene sets, or none: call "
             "tosica.pp.build_mask(adata) again."
         )
-    members = sp.csr_matrix(sp.csc_matrix(adata.varm[key])[:, :n_sets].T, dtype=np.int32)
+    members = sp.csr_matrix(
+        sp.csc_matrix(adata.varm[key])[:, :n_sets].T, dtype=np.int32
+    )
     sizes = np.asarray(members.sum(1)).ravel()
     order = np.argsort(-sizes, kind="stable")
     members, sizes, names = members[order], sizes[order], names[:n_sets][order]
@@ -448,7 +495,10 @@ def mask_coverage(adata: AnnData, *, key: str = "tosica_mask") -> pd.DataFrame:
 
 @validate_params(adata=CellData(mudata=True))
 def rank_gene_sets_df(
-    adata: AnnData, group: str | Iterable[str] | None = None, *, key: str = "rank_gene_sets"
+    adata: AnnData,
+    group: str | Iterable[str] | None = None,
+    *,
+    key: str = "rank_gene_sets",
 ) -> pd.DataFrame:
     """Result of :func:`tosica.tl.rank_gene_sets` as a tidy table, one row a group and gene set.
 
@@ -495,8 +545,12 @@ def rank_gene_sets_df(
     >>> import scanpy as sc
     >>> import tosica
     >>> adata = sc.datasets.pbmc68k_reduced()
-    >>> adata.uns["tosica_attribution"] = {"gene_sets": np.array(["B cell activation", "phagocytosis"])}
-    >>> adata.obsm["X_tosica_attribution"] = np.random.default_rng(0).random((adata.n_obs, 2), np.float32)
+    >>> adata.uns["tosica_attribution"] = {
+    ...     "gene_sets": np.array(["B cell activation", "phagocytosis"])
+    ... }
+    >>> adata.obsm["X_tosica_attribution"] = np.random.default_rng(0).random(
+    ...     (adata.n_obs, 2), np.float32
+    ... )
     >>> tosica.tl.rank_gene_sets(adata, "bulk_labels")
     >>> table = tosica.get.rank_gene_sets_df(adata, group="CD19+ B")
     >>> list(table.columns)
@@ -505,25 +559,33 @@ def rank_gene_sets_df(
     2
     """
     result = adata.uns.get(key)
-    if not isinstance(result, Mapping) or any(name not in result for name in _RANKING_COLUMNS):
+    if not isinstance(result, Mapping) or any(
+        name not in result for name in _RANKING_COLUMNS
+    ):
         raise KeyError(
             f"adata.uns[{key!r}] holds no result of tosica.tl.rank_gene_sets: call it with key_added={key!r} first."
         )
     groups = _known_groups(group, result["names"].dtype.names, key)
     n_rows = len(result["names"])
     codes = np.repeat(np.arange(len(groups)), n_rows)
-    table: dict[str, Any] = {"group": pd.Categorical.from_codes(codes, pd.Index(groups))}
+    table: dict[str, Any] = {
+        "group": pd.Categorical.from_codes(codes, pd.Index(groups))
+    }
     for source, target in _RANKING_COLUMNS.items():
         columns = [np.asarray(result[source][name]) for name in groups]
         table[target] = np.concatenate(columns) if columns else []
     return pd.DataFrame(table)
 
 
-def _known_groups(group: str | Iterable[str] | None, groups: Any, key: str) -> list[str]:
+def _known_groups(
+    group: str | Iterable[str] | None, groups: Any, key: str
+) -> list[str]:
     """Groups that the caller names, or all."""
     available = [str(name) for name in np.ravel(groups)]
     wanted = available if group is None else list(dict.fromkeys(as_names(group)))
     unknown = [name for name in wanted if name not in available]
     if unknown:
-        raise KeyError(f"adata.uns[{key!r}] has no group {unknown[0]!r}: it holds {list_names(available)}.")
+        raise KeyError(
+            f"adata.uns[{key!r}] has no group {unknown[0]!r}: it holds {list_names(available)}."
+        )
     return wanted

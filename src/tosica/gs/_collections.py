@@ -21,7 +21,13 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import pandas as pd
 
-from tosica._checks import FilePath, InstanceOf, did_you_mean, list_names, validate_params
+from tosica._checks import (
+    FilePath,
+    InstanceOf,
+    did_you_mean,
+    list_names,
+    validate_params,
+)
 from tosica._files import cache_folder, download, new_in_cache, replace_file
 from tosica._settings import format_thousands, logger, warn_user
 from tosica.gs._genes import ENSEMBL, ORGANISMS, gene_table, orthologs
@@ -30,7 +36,10 @@ _PACKAGE: Final = files("tosica.gs")
 _RESOURCES: Final = _PACKAGE.joinpath("resources")
 # What is known of each collection: of MSigDB's the name of the file without version, too.
 _ABOUT: Final[dict[str, dict[str, Any]]] = {
-    **{name: json.loads(_RESOURCES.joinpath(f"{name}.json").read_bytes()) for name in ("human_gobp", "mouse_gobp")},
+    **{
+        name: json.loads(_RESOURCES.joinpath(f"{name}.json").read_bytes())
+        for name in ("human_gobp", "mouse_gobp")
+    },
     **json.loads(_PACKAGE.joinpath("msigdb.json").read_bytes()),
 }
 COLLECTIONS: Final = tuple(_ABOUT)
@@ -41,7 +50,16 @@ _SERVER: Final = "https://data.broadinstitute.org/gsea-msigdb/msigdb/release"
 _VERSIONS: Final[tuple[str, ...]] = ("2022.1", "2023.1", "2023.2", "2024.1", "2025.1")
 _DEFAULT_VERSION: Final = "2024.1"
 _COLUMNS: Final = [
-    *("source", "release", "version", "available", "licence", "organism", "identifier", "n_sets"),
+    *(
+        "source",
+        "release",
+        "version",
+        "available",
+        "licence",
+        "organism",
+        "identifier",
+        "n_sets",
+    ),
     *("n_genes", "date", "url", "citation"),
 ]
 
@@ -118,7 +136,10 @@ class Collection(NamedTuple):
     def load(self) -> dict[str, list[str]]:
         """Return gene set name to list of genes, as new lists that the caller may change."""
         if "file" not in _ABOUT[self.name]:
-            return {gene_set: list(genes) for gene_set, genes in _read_bundled(self.name).items()}
+            return {
+                gene_set: list(genes)
+                for gene_set, genes in _read_bundled(self.name).items()
+            }
         path = self._path
         if path.is_file():
             return read_gmt(path)
@@ -126,7 +147,9 @@ class Collection(NamedTuple):
             download(self._url, temporary)
             # A login page, or half a file, is not kept.
             gene_sets = parse_gmt(temporary.read_bytes(), self._url)
-        logger.info("downloaded %s gene sets to %s", format_thousands(len(gene_sets)), path)
+        logger.info(
+            "downloaded %s gene sets to %s", format_thousands(len(gene_sets)), path
+        )
         return gene_sets
 
     def describe(self) -> dict[str, Any]:
@@ -135,8 +158,15 @@ class Collection(NamedTuple):
         if "file" not in about:
             return {**about, "version": self.version, "available": True}
         path, release = self._path, f"MSigDB {self.version}.{about['species']}"
-        n_sets, n_genes = _count(path, path.stat().st_mtime_ns) if path.is_file() else (pd.NA, pd.NA)
-        known = {"version": self.version, "available": path.is_file(), "n_sets": n_sets, "n_genes": n_genes}
+        n_sets, n_genes = (
+            _count(path, path.stat().st_mtime_ns) if path.is_file() else (pd.NA, pd.NA)
+        )
+        known = {
+            "version": self.version,
+            "available": path.is_file(),
+            "n_sets": n_sets,
+            "n_genes": n_genes,
+        }
         return {**about, **known, "release": release, "url": self._url}
 
     @property
@@ -162,7 +192,11 @@ def find_collection(name: str, version: str | None = None) -> Collection:
     if bare not in COLLECTIONS:
         # "gobp" may stand for human_gobp or mouse_gobp.
         same = [each for each in COLLECTIONS if each.endswith(f"_{bare.lower()}")]
-        hint = f"; did you mean {' or '.join(map(repr, same))}?" if same else did_you_mean(bare, COLLECTIONS, 1)
+        hint = (
+            f"; did you mean {' or '.join(map(repr, same))}?"
+            if same
+            else did_you_mean(bare, COLLECTIONS, 1)
+        )
         raise ValueError(
             f"There is no gene set collection {name!r}, only {', '.join(COLLECTIONS)}{hint} Files: tosica.gs.read_gmt."
         )
@@ -172,7 +206,9 @@ def find_collection(name: str, version: str | None = None) -> Collection:
         versions = (default,)
     wanted = version or suffix or default
     if wanted not in versions:
-        raise ValueError(f"There is no version {wanted!r} of {bare}; those that exist: {', '.join(versions)}.")
+        raise ValueError(
+            f"There is no version {wanted!r} of {bare}; those that exist: {', '.join(versions)}."
+        )
     return Collection(bare, wanted)
 
 
@@ -208,12 +244,16 @@ def collections() -> pd.DataFrame:
     Examples
     --------
     >>> import tosica
-    >>> tosica.gs.collections().loc["human_gobp", ["source", "organism", "licence"]].to_list()
+    >>> tosica.gs.collections().loc[
+    ...     "human_gobp", ["source", "organism", "licence"]
+    ... ].to_list()
     ['Gene Ontology, biological process', 'Homo sapiens', 'CC BY 4.0']
     """
     rows = [find_collection(name).describe() for name in COLLECTIONS]
     rows = [row | {"citation": "; ".join(row["citation"])} for row in rows]
-    table = pd.DataFrame(rows, index=pd.Index(COLLECTIONS, name="name"), columns=_COLUMNS)
+    table = pd.DataFrame(
+        rows, index=pd.Index(COLLECTIONS, name="name"), columns=_COLUMNS
+    )
     return table.astype({"n_sets": "Int64", "n_genes": "Int64", "available": bool})
 
 
@@ -248,7 +288,11 @@ def _read_bundled(name: str) -> Mapping[str, Iterable[str]]:
     for name in sorted(mapped, key=lambda name: len(gene_sets[name])):
         most_specific.setdefault(mapped[name], name)
     least = metadata["min_genes"]
-    return {name: genes for name, genes in mapped.items() if len(genes) >= least and most_specific[genes] == name}
+    return {
+        name: genes
+        for name, genes in mapped.items()
+        if len(genes) >= least and most_specific[genes] == name
+    }
 
 
 # --------------------------------------------------------------------------- several as one
@@ -257,9 +301,16 @@ _GeneSets: TypeAlias = str | os.PathLike[str] | Mapping[str, Iterable[str]]
 
 
 @validate_params(
-    collections=InstanceOf("a dict of prefix to gene sets, or a list of collections and files", Mapping, list, tuple)
+    collections=InstanceOf(
+        "a dict of prefix to gene sets, or a list of collections and files",
+        Mapping,
+        list,
+        tuple,
+    )
 )
-def join(collections: Mapping[str, _GeneSets] | Iterable[str | os.PathLike[str]]) -> dict[str, list[str]]:
+def join(
+    collections: Mapping[str, _GeneSets] | Iterable[str | os.PathLike[str]],
+) -> dict[str, list[str]]:
     """Combine several collections of gene sets, with a prefix before the name of each set.
 
     Parameters
@@ -395,7 +446,9 @@ def read_gmt(path: str | os.PathLike[str]) -> dict[str, list[str]]:
     >>> import tosica
     >>> with TemporaryDirectory() as folder:
     ...     path = Path(folder) / "markers.gmt"
-    ...     _ = path.write_text("T cell\tna\tCD3D\tCD3E\nB cell\tna\tCD79A\tMS4A1\tCD79A\n")
+    ...     _ = path.write_text(
+    ...         "T cell\tna\tCD3D\tCD3E\nB cell\tna\tCD79A\tMS4A1\tCD79A\n"
+    ...     )
     ...     tosica.gs.read_gmt(path)
     {'T cell': ['CD3D', 'CD3E'], 'B cell': ['CD79A', 'MS4A1']}
     """
@@ -421,23 +474,33 @@ def parse_gmt(data: bytes, source: str) -> dict[str, list[str]]:
             continue
         name, *fields = (field.strip() for field in line.split("\t"))
         descriptions += fields[:1]
-        genes = list(dict.fromkeys(shared.setdefault(gene, gene) for gene in fields[1:] if gene))
+        genes = list(
+            dict.fromkeys(shared.setdefault(gene, gene) for gene in fields[1:] if gene)
+        )
         if not name or not genes:
             raise ValueError(
                 f"{source}, line {number}: a line of a GMT file has a name, a description and at least one gene, "
                 f"separated by tabs, but this one is {line[:40]!r}; complete it, or check that it is the right file."
             )
         if name in gene_sets:
-            raise ValueError(f"{source}, line {number}: the gene set {name!r} is duplicated; rename or remove one.")
+            raise ValueError(
+                f"{source}, line {number}: the gene set {name!r} is duplicated; rename or remove one."
+            )
         gene_sets[name] = genes
     if not gene_sets:
-        raise ValueError(f"{source} holds no gene set; check that it is the right file.")
+        raise ValueError(
+            f"{source} holds no gene set; check that it is the right file."
+        )
     if _are_genes(descriptions, shared):
         shown = list_names(descriptions, 2)
-        warn_user(f"{source} has no column of descriptions: its second column holds genes ({shown}), which were kept.")
+        warn_user(
+            f"{source} has no column of descriptions: its second column holds genes ({shown}), which were kept."
+        )
         gene_sets = {
             name: list(dict.fromkeys([first, *genes] if first else genes))
-            for first, (name, genes) in zip(descriptions, gene_sets.items(), strict=True)
+            for first, (name, genes) in zip(
+                descriptions, gene_sets.items(), strict=True
+            )
         }
     return gene_sets
 
@@ -446,17 +509,28 @@ def _are_genes(descriptions: list[str], genes: Iterable[str]) -> bool:
     """Whether most of what stands for descriptions are genes."""
     given = {text for text in descriptions if text and text.lower() != _NO_DESCRIPTION}
     # Most are the same text, an accession, an address or a sentence: that takes no table of genes to tell.
-    if 2 * len(given) <= len(descriptions) or any(re.search(r"[ /:]", text) for text in given):
+    if 2 * len(given) <= len(descriptions) or any(
+        re.search(r"[ /:]", text) for text in given
+    ):
         return False
     known = {gene.upper() for gene in genes}
-    for organism in ORGANISMS if 2 * sum(text.upper() in known for text in given) < len(given) else ():
-        known |= gene_table(organism).by_upper_case.keys() | gene_table(organism).genes_of(ENSEMBL).keys()
+    for organism in (
+        ORGANISMS
+        if 2 * sum(text.upper() in known for text in given) < len(given)
+        else ()
+    ):
+        known |= (
+            gene_table(organism).by_upper_case.keys()
+            | gene_table(organism).genes_of(ENSEMBL).keys()
+        )
     return 2 * sum(text.upper() in known for text in given) > len(given)
 
 
 @validate_params(
     gene_sets=InstanceOf("a dict of gene set names to genes", Mapping),
-    descriptions=InstanceOf("a dict of gene set names to texts", Mapping, optional=True),
+    descriptions=InstanceOf(
+        "a dict of gene set names to texts", Mapping, optional=True
+    ),
 )
 def write_gmt(
     gene_sets: Mapping[str, Iterable[str]],
@@ -512,22 +586,32 @@ def write_gmt(
     # If the path is a link, the file that it points to is replaced.
     target = Path(os.path.realpath(path))
     with replace_file(target) as temporary:
-        temporary.write_bytes(compress(content) if target.name.lower().endswith(".gz") else content)
+        temporary.write_bytes(
+            compress(content) if target.name.lower().endswith(".gz") else content
+        )
 
 
-def _format(gene_sets: Mapping[str, Iterable[str]], descriptions: Mapping[str, str]) -> str:
+def _format(
+    gene_sets: Mapping[str, Iterable[str]], descriptions: Mapping[str, str]
+) -> str:
     if not gene_sets:
         raise ValueError("There is no gene set to write: gene_sets is empty.")
     unknown = [name for name in descriptions if name not in gene_sets]
     if unknown:
-        raise ValueError(f"descriptions names {unknown[0]!r}, which is not in gene_sets; remove it.")
+        raise ValueError(
+            f"descriptions names {unknown[0]!r}, which is not in gene_sets; remove it."
+        )
     lines = []
     for name, genes in gene_sets.items():
         if isinstance(genes, str) or not isinstance(genes, Iterable):
-            raise TypeError(f"The genes of {name!r} must be a list of strings, not {genes!r}.")
+            raise TypeError(
+                f"The genes of {name!r} must be a list of strings, not {genes!r}."
+            )
         unique = list(dict.fromkeys(genes))
         if not unique:
-            raise ValueError(f"The gene set {name!r} has no genes; add some or leave it out.")
+            raise ValueError(
+                f"The gene set {name!r} has no genes; add some or leave it out."
+            )
         description = descriptions.get(name, _NO_DESCRIPTION)
         for text in (name, *unique, *([description] if description != "" else [])):
             _check_text(text, name)
@@ -540,7 +624,9 @@ def _format(gene_sets: Mapping[str, Iterable[str]], descriptions: Mapping[str, s
 def _check_text(text: object, name: str) -> None:
     """Raise an error for a field that ``read_gmt`` would change."""
     if not isinstance(text, str):
-        raise TypeError(f"The gene set {name!r} has {text!r} where a GMT file holds a string.")
+        raise TypeError(
+            f"The gene set {name!r} has {text!r} where a GMT file holds a string."
+        )
     # A byte order mark at the start of a file is not part of a name.
     if not text or text != text.strip().lstrip("\ufeff") or re.search("[\t\n\r]", text):
         raise ValueError(
@@ -552,6 +638,8 @@ def compress(content: bytes) -> bytes:
     """Compress to the same bytes on every machine."""
     # gzip.compress lets zlib write the operating system into the header.
     buffer = io.BytesIO()
-    with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=buffer, mtime=0) as file:
+    with gzip.GzipFile(
+        filename="", mode="wb", compresslevel=9, fileobj=buffer, mtime=0
+    ) as file:
         file.write(content)
     return buffer.getvalue()

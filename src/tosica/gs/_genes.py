@@ -112,7 +112,11 @@ def undecorated(names: pd.Index) -> pd.Index:
     ['CD3E', 'HLA-DRA', 'MT-CO1']
     """
     # Bytes that were made text begin with a b.
-    bare = names.astype(str).str.strip().str.replace(r"""^b?(["'])(.*)\1$""", r"\2", regex=True)
+    bare = (
+        names.astype(str)
+        .str.strip()
+        .str.replace(r"""^b?(["'])(.*)\1$""", r"\2", regex=True)
+    )
     for pattern in _DECORATIONS:
         while True:
             part = bare.str.extract(pattern, expand=False)
@@ -151,12 +155,17 @@ def describe_gene_names(names: Iterable[str]) -> str | None:
     """
     unique = [str(name) for name in dict.fromkeys(names)]
     sample = unique[:: max(1, len(unique) // _SAMPLE)]
-    of_sample = [next((kind for kind, pattern in _COMPILED if pattern.fullmatch(name)), None) for name in sample]
+    of_sample = [
+        next((kind for kind, pattern in _COMPILED if pattern.fullmatch(name)), None)
+        for name in sample
+    ]
     kinds = pd.Series(of_sample, dtype=object).value_counts()
     if kinds.empty or kinds.iloc[0] < _MAJORITY * len(sample):
         return None
     n = len(unique)
-    is_count = any(set(unique) == set(map(str, range(start, start + n))) for start in (0, 1))
+    is_count = any(
+        set(unique) == set(map(str, range(start, start + n))) for start in (0, 1)
+    )
     return "row numbers" if is_count else str(kinds.index[0])
 
 
@@ -198,7 +207,10 @@ def hint_for_mismatch(
     query_list, reference_list = list(query_names), list(reference_names)
     if var is not None:
         wanted = set(reference_list)
-        shared = {column: len(wanted.intersection(names.names)) for column, names in GeneList(query_list, var).columns}
+        shared = {
+            column: len(wanted.intersection(names.names))
+            for column, names in GeneList(query_list, var).columns
+        }
         best = max(shared, key=shared.__getitem__, default=None)
         if best is not None and shared[best] > len(wanted.intersection(query_list)):
             return (
@@ -224,8 +236,16 @@ def hint_for_mismatch(
 # --------------------------------------------------------------------------- tables
 
 # Nearly all data use HGNC's names of the mitochondrial genes, but NCBI Gene has other symbols.
-_MITOCHONDRIAL = {f"MT-{gene}": gene for gene in ("ATP6", "ATP8", "ND1", "ND2", "ND3", "ND4", "ND4L", "ND5", "ND6")}
-_MITOCHONDRIAL |= {"MT-CYB": "CYTB", "MT-CO1": "COX1", "MT-CO2": "COX2", "MT-CO3": "COX3"}
+_MITOCHONDRIAL = {
+    f"MT-{gene}": gene
+    for gene in ("ATP6", "ATP8", "ND1", "ND2", "ND3", "ND4", "ND4L", "ND5", "ND6")
+}
+_MITOCHONDRIAL |= {
+    "MT-CYB": "CYTB",
+    "MT-CO1": "COX1",
+    "MT-CO2": "COX2",
+    "MT-CO3": "COX3",
+}
 
 
 # Columns of a table after that of the symbols.
@@ -239,7 +259,9 @@ class GeneTable:
     """
 
     def __init__(self, organism: str) -> None:
-        resource = files("tosica.gs").joinpath("resources", "genes", f"{organism}.tsv.gz")
+        resource = files("tosica.gs").joinpath(
+            "resources", "genes", f"{organism}.tsv.gz"
+        )
         self.organism = organism
         self._lines = gzip.decompress(resource.read_bytes()).decode().split("\n")[1:-1]
         self.symbols = frozenset(line.partition("\t")[0] for line in self._lines)
@@ -264,7 +286,9 @@ class GeneTable:
     def names_of(self, kind: str) -> dict[str, tuple[str, ...]]:
         """Map each gene to its names of a kind."""
         column = _COLUMN[kind]
-        return {row[0]: tuple(row[column].split("|")) for row in self._rows if row[column]}
+        return {
+            row[0]: tuple(row[column].split("|")) for row in self._rows if row[column]
+        }
 
     @cached_property
     def orthologs(self) -> dict[str, str]:
@@ -276,7 +300,9 @@ class GeneTable:
         """Symbol in upper case to symbol; no two symbols differ in case only."""
         return {symbol.upper(): symbol for symbol in self.symbols}
 
-    def find(self, name: str, *, entrez: bool = False, ignore_case: bool = False) -> Candidates:
+    def find(
+        self, name: str, *, entrez: bool = False, ignore_case: bool = False
+    ) -> Candidates:
         """Find the genes of one name, as a symbol first, then as an ID, then as an alias.
 
         Parameters
@@ -368,7 +394,9 @@ class GeneList:
     """
 
     def __init__(self, names: Iterable[str], var: pd.DataFrame | None = None) -> None:
-        self.names = pd.Index(["" if pd.isna(name) else str(name) for name in names], dtype=object)
+        self.names = pd.Index(
+            ["" if pd.isna(name) else str(name) for name in names], dtype=object
+        )
         self.var = var
         self._resolved: dict[tuple[str, bool], Resolved] = {}
 
@@ -411,11 +439,15 @@ class GeneList:
         n_known = {}
         for organism in ORGANISMS:
             table = gene_table(organism)
-            known = table.genes_of(ENTREZ).keys() if self.kind == ENTREZ else table.symbols
+            known = (
+                table.genes_of(ENTREZ).keys() if self.kind == ENTREZ else table.symbols
+            )
             n_known[organism] = len(known & symbols)
             if n_known[organism] >= max(_MIN_KNOWN, _CLEAR_SHARE * len(unique)):
                 return organism
-        return _larger(n_known, at_least=max(_MIN_KNOWN, _MIN_KNOWN_SHARE * len(unique)))
+        return _larger(
+            n_known, at_least=max(_MIN_KNOWN, _MIN_KNOWN_SHARE * len(unique))
+        )
 
     @cached_property
     def upper_case_mouse(self) -> list[str]:
@@ -427,7 +459,11 @@ class GeneList:
             return []
         mouse_only = mouse_names - human.symbols - human.genes_of(ALIAS).keys()
         n_human_only = len((human.symbols & unique) - mouse.by_upper_case.keys())
-        least = max(_MIN_MOUSE_ONLY, _MIN_MOUSE_ONLY_SHARE * len(unique), _MIN_RATIO * n_human_only)
+        least = max(
+            _MIN_MOUSE_ONLY,
+            _MIN_MOUSE_ONLY_SHARE * len(unique),
+            _MIN_RATIO * n_human_only,
+        )
         return sorted(mouse_only) if len(mouse_only) >= least else []
 
     def resolve(self, organism: str, *, ignore_case: bool = False) -> Resolved:
@@ -446,12 +482,19 @@ class GeneList:
         key = organism, ignore_case
         if key not in self._resolved:
             table, entrez = gene_table(organism), self.kind == ENTREZ
-            found = {name: table.find(name, entrez=entrez, ignore_case=ignore_case) for name in self.names}
+            found = {
+                name: table.find(name, entrez=entrez, ignore_case=ignore_case)
+                for name in self.names
+            }
             unknown = [name for name, (genes, _) in found.items() if not genes]
             found |= _find_composite(unknown, table, ignore_case)
             unknown = [name for name in unknown if not found[name][0]]
             # R writes HLA.DRA for HLA-DRA.
-            found |= {name: table.find(name.replace(".", "-")) for name in unknown if "." in name}
+            found |= {
+                name: table.find(name.replace(".", "-"))
+                for name in unknown
+                if "." in name
+            }
             unknown = [name for name in unknown if not found[name][0]]
             known = {genes[0] for genes, _ in found.values() if len(genes) == 1}
             found |= _find_numbered(unknown, table, known, ignore_case)
@@ -470,16 +513,27 @@ def _larger(counts: dict[str, int], *, at_least: float) -> str | None:
     return best if counts[best] >= max(at_least, _MIN_RATIO * counts[other]) else None
 
 
-def _find_composite(names: list[str], table: GeneTable, ignore_case: bool) -> dict[str, Candidates]:
+def _find_composite(
+    names: list[str], table: GeneTable, ignore_case: bool
+) -> dict[str, Candidates]:
     """Find names such as SYMBOL_ENSG…: the gene that both parts share, or else all their genes."""
     split = {name: parts for name in names if (parts := split_composite(name))}
     found = {
-        name: (table.find(symbol, ignore_case=ignore_case), table.find(other, entrez=True, ignore_case=ignore_case))
+        name: (
+            table.find(symbol, ignore_case=ignore_case),
+            table.find(other, entrez=True, ignore_case=ignore_case),
+        )
         for name, (symbol, other) in split.items()
     }
     # Numbers are Entrez numbers if most of them are the gene of the symbol beside them.
-    numbers = [(genes, others) for (genes, _), (others, kind) in found.values() if kind == ENTREZ and genes and others]
-    are_entrez = 2 * sum(not set(genes).isdisjoint(others) for genes, others in numbers) > len(numbers)
+    numbers = [
+        (genes, others)
+        for (genes, _), (others, kind) in found.values()
+        if kind == ENTREZ and genes and others
+    ]
+    are_entrez = 2 * sum(
+        not set(genes).isdisjoint(others) for genes, others in numbers
+    ) > len(numbers)
     answers: dict[str, Candidates] = {}
     for name, ((genes, kind), (others, other_kind)) in found.items():
         if other_kind == ENTREZ and not are_entrez:
@@ -494,7 +548,9 @@ def _find_composite(names: list[str], table: GeneTable, ignore_case: bool) -> di
     return answers
 
 
-def _find_numbered(names: list[str], table: GeneTable, known: set[str], ignore_case: bool) -> dict[str, Candidates]:
+def _find_numbered(
+    names: list[str], table: GeneTable, known: set[str], ignore_case: bool
+) -> dict[str, Candidates]:
     """Find names such as SYMBOL.1, if neither SYMBOL nor SYMBOL.2 is in the list.
 
     Otherwise SYMBOL.1 is another locus, or a repeat of the same gene.
@@ -510,6 +566,12 @@ def _find_numbered(names: list[str], table: GeneTable, known: set[str], ignore_c
         # NAV1.9 is an alias of SCN11A and not a repeat of NAV1. If the table has one name with this
         # stem and a number, other numbers may be genes of their own too.
         siblings = {split[1] + split[2] + digit for digit in _REPEATS}
-        if not siblings & table.symbols and table.genes_of(ALIAS).keys().isdisjoint(siblings):
+        if not siblings & table.symbols and table.genes_of(ALIAS).keys().isdisjoint(
+            siblings
+        ):
             numbered.setdefault(genes[0], []).append(name)
-    return {same[0]: ((gene,), NUMBERED) for gene, same in numbered.items() if len(same) == 1}
+    return {
+        same[0]: ((gene,), NUMBERED)
+        for gene, same in numbered.items()
+        if len(same) == 1
+    }

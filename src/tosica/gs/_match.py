@@ -47,7 +47,11 @@ _KINDS = {"symbol": None, "ensembl": ENSEMBL, "entrez": ENTREZ}
 # --------------------------------------------------------------------------- map names
 
 
-@validate_params(to=OneOf(*_KINDS), organism=OneOf("auto", *ORGANISMS), to_organism=OneOf(*ORGANISMS, optional=True))
+@validate_params(
+    to=OneOf(*_KINDS),
+    organism=OneOf("auto", *ORGANISMS),
+    to_organism=OneOf(*ORGANISMS, optional=True),
+)
 def map_genes(
     names: Iterable[str],
     *,
@@ -109,9 +113,13 @@ def map_genes(
     >>> names = ["ENSG00000198851.10", "SEPT7", "IL8", "CD19"]
     >>> tosica.gs.map_genes(names, organism="human").to_list()
     ['CD3E', 'SEPTIN7', 'CXCL8', 'CD19']
-    >>> tosica.gs.map_genes(["Cd3e", "Ms4a1"], organism="mouse", to_organism="human").to_list()
+    >>> tosica.gs.map_genes(
+    ...     ["Cd3e", "Ms4a1"], organism="mouse", to_organism="human"
+    ... ).to_list()
     ['CD3E', 'MS4A1']
-    >>> tosica.gs.map_genes(["CD3E", "H2-AA"], organism="mouse", ignore_case=True).to_list()
+    >>> tosica.gs.map_genes(
+    ...     ["CD3E", "H2-AA"], organism="mouse", ignore_case=True
+    ... ).to_list()
     ['Cd3e', 'H2-Aa']
     """
     listed = list(names) if isinstance(names, Iterable) else [names]
@@ -120,7 +128,9 @@ def map_genes(
     given = GeneList(listed)
     source = given.organism if organism == "auto" else organism
     if source is None:
-        raise ValueError("It is not clear whether the genes are human or mouse: pass organism='human' or 'mouse'.")
+        raise ValueError(
+            "It is not clear whether the genes are human or mouse: pass organism='human' or 'mouse'."
+        )
     resolved = given.resolve(source, ignore_case=ignore_case)
     genes, ambiguous = pd.Series(resolved.genes, dtype=object), dict(resolved.ambiguous)
     target = to_organism or source
@@ -130,18 +140,27 @@ def map_genes(
     if kind is not None:
         names_of = gene_table(target).names_of(kind)
         candidates = [names_of.get(gene, ()) for gene in genes]
-        ambiguous |= {n: c for n, c in zip(listed, candidates, strict=True) if len(c) > 1}
-        genes = pd.Series([c[0] if len(c) == 1 else None for c in candidates], dtype=object)
+        ambiguous |= {
+            n: c for n, c in zip(listed, candidates, strict=True) if len(c) > 1
+        }
+        genes = pd.Series(
+            [c[0] if len(c) == 1 else None for c in candidates], dtype=object
+        )
     genes = genes.astype(object).where(genes.notna(), None)
     where = "" if source == target else f" in {target}"
     left_out = f"; {_list_ambiguous(ambiguous)}" if ambiguous else ""
-    logger.info(f"map_genes: {genes.notna().sum()} of {len(genes)} {source} genes have a name{where}{left_out}")
+    logger.info(
+        f"map_genes: {genes.notna().sum()} of {len(genes)} {source} genes have a name{where}{left_out}"
+    )
     return genes.set_axis(pd.Index(listed, dtype=object))
 
 
 def _list_ambiguous(ambiguous: Mapping[str, tuple[str, ...]]) -> str:
     first = list(ambiguous.items())[:5]
-    shown = [f"{name} ({' or '.join(genes[:3])}{' …' if len(genes) > 3 else ''})" for name, genes in first]
+    shown = [
+        f"{name} ({' or '.join(genes[:3])}{' …' if len(genes) > 3 else ''})"
+        for name, genes in first
+    ]
     more = ", …" if len(ambiguous) > len(first) else ""
     return f"{len(ambiguous)} ambiguous left out: {', '.join(shown)}{more}"
 
@@ -190,12 +209,18 @@ class GeneMatch:
         """List what was recognised and translated, as clauses of a log message."""
         clauses = []
         if self.column is not None:
-            where = self.column if self.column == UNDECORATED else f"var[{self.column!r}]"
+            where = (
+                self.column if self.column == UNDECORATED else f"var[{self.column!r}]"
+            )
             clauses.append(f"genes named by {where}, such as {self.names.names[0]!r}")
         if self.kinds:
-            counts = [f"{format_thousands(n)} {kind}" for kind, n in self.kinds.most_common()]
+            counts = [
+                f"{format_thousands(n)} {kind}" for kind, n in self.kinds.most_common()
+            ]
             species = f" from {self.wanted_organism} to {self.organism} by one-to-one orthology"
-            clauses.append(f"translated {' and '.join(counts)}{species if self.by_orthology else ''}")
+            clauses.append(
+                f"translated {' and '.join(counts)}{species if self.by_orthology else ''}"
+            )
         if self.ambiguous:
             clauses.append(_list_ambiguous(self.ambiguous))
         return "; ".join(clauses)
@@ -246,11 +271,15 @@ def match_genes(
                 best = replace(match, column=column)
     is_needed = best.by_orthology or exact.n_rows < _ENOUGH * best.n_rows
     if identifiers == "auto" and not is_needed:
-        return replace(exact, organism=best.organism, wanted_organism=best.wanted_organism)
+        return replace(
+            exact, organism=best.organism, wanted_organism=best.wanted_organism
+        )
     return best
 
 
-def _match_by_name(given: GeneList, wanted: GeneList, *, respelled: bool = True) -> GeneMatch:
+def _match_by_name(
+    given: GeneList, wanted: GeneList, *, respelled: bool = True
+) -> GeneMatch:
     """Match equal names, then those that differ in what Seurat changes."""
     if given.names.is_unique:
         rows = given.names.get_indexer(wanted.names)
@@ -264,21 +293,35 @@ def _match_by_name(given: GeneList, wanted: GeneList, *, respelled: bool = True)
     if not respelled:
         return GeneMatch(found, rows, given)
     more = match_respelled(given.names, wanted.names, found, rows)
-    found, rows = np.concatenate([found, more.wanted]), np.concatenate([rows, more.rows])
+    found, rows = (
+        np.concatenate([found, more.wanted]),
+        np.concatenate([rows, more.rows]),
+    )
     return GeneMatch(found, rows, given, kinds=+Counter({RESPELLED: len(more.rows)}))
 
 
 def _match_translated(
-    exact: GeneMatch, wanted: GeneList, requested: str | None, wanted_organism: str | None
+    exact: GeneMatch,
+    wanted: GeneList,
+    requested: str | None,
+    wanted_organism: str | None,
 ) -> GeneMatch:
     """Add the matches by translation to the exact ones."""
     given = exact.names
     organism = requested or given.organism
     exact = replace(exact, organism=organism, wanted_organism=wanted_organism)
     # The organism of a few genes is not clear by itself, but may be that of the other list.
-    if organism is None and wanted_organism is not None and _are_mostly(given, wanted_organism):
+    if (
+        organism is None
+        and wanted_organism is not None
+        and _are_mostly(given, wanted_organism)
+    ):
         organism = wanted_organism
-    elif wanted_organism is None and organism is not None and _are_mostly(wanted, organism):
+    elif (
+        wanted_organism is None
+        and organism is not None
+        and _are_mostly(wanted, organism)
+    ):
         wanted_organism = organism
     if organism is None or wanted_organism is None:
         return exact
@@ -295,20 +338,25 @@ def _match_translated(
     if by_orthology:
         targets = targets.map(orthologs(wanted_organism, organism)).dropna()
     given_genes = given.resolve(organism)
-    rows = pd.DataFrame({"gene": given_genes.genes, "kind": given_genes.kinds}, dtype=object)
+    rows = pd.DataFrame(
+        {"gene": given_genes.genes, "kind": given_genes.kinds}, dtype=object
+    )
     rows["row"] = np.arange(len(rows))
     rows = rows.dropna(subset=["gene"])
     # If a gene is also given by its own name, an alias of it is taken as another gene.
     is_alias = rows["kind"] == ALIAS
     named = set(rows["gene"][~is_alias])
     rows = rows[~(is_alias & rows["gene"].isin(named))]
-    pairs = pd.DataFrame({"gene": targets.array, "wanted": targets.index}).merge(rows, on="gene")
+    pairs = pd.DataFrame({"gene": targets.array, "wanted": targets.index}).merge(
+        rows, on="gene"
+    )
     targeted = set(targets)
     # A given symbol that matches an alias among the wanted genes counts as an alias.
     once = pairs.drop_duplicates("row")
     wanted_kinds = [wanted_genes.kinds[position] for position in once["wanted"]]
     kinds = [
-        str(other if other in _REPORTED_KINDS else kind) for kind, other in zip(once["kind"], wanted_kinds, strict=True)
+        str(other if other in _REPORTED_KINDS else kind)
+        for kind, other in zip(once["kind"], wanted_kinds, strict=True)
     ]
     return replace(
         exact,
@@ -318,7 +366,11 @@ def _match_translated(
         wanted_organism=wanted_organism,
         by_orthology=by_orthology,
         kinds=exact.kinds + Counter(kinds),
-        ambiguous={name: genes for name, genes in given_genes.ambiguous.items() if not targeted.isdisjoint(genes)},
+        ambiguous={
+            name: genes
+            for name, genes in given_genes.ambiguous.items()
+            if not targeted.isdisjoint(genes)
+        },
     )
 
 
@@ -343,7 +395,9 @@ class Respelled(NamedTuple):
     ambiguous: list[str]
 
 
-def match_respelled(given: pd.Index, wanted: pd.Index, found: NDArray[np.intp], rows: NDArray[np.intp]) -> Respelled:
+def match_respelled(
+    given: pd.Index, wanted: pd.Index, found: NDArray[np.intp], rows: NDArray[np.intp]
+) -> Respelled:
     """Find wanted names that are given with another one of ``-``, ``_`` and ``.``.
 
     Seurat replaces each ``_`` in the name of a gene by ``-``, R each ``-`` by ``.``. A name is taken only if nothing
@@ -386,7 +440,9 @@ def match_respelled(given: pd.Index, wanted: pd.Index, found: NDArray[np.intp], 
     )
 
 
-def same_but_hyphens(one: NDArray[np.object_], other: NDArray[np.object_]) -> NDArray[np.bool_]:
+def same_but_hyphens(
+    one: NDArray[np.object_], other: NDArray[np.object_]
+) -> NDArray[np.bool_]:
     """Compare two arrays of names, with ``-``, ``_`` and ``.`` taken as equal, ``(n_names,)``."""
     return np.asarray(_fold(pd.Index(one)) == _fold(pd.Index(other)))
 

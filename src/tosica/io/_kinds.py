@@ -16,10 +16,16 @@ from tosica._checks import list_names
 from tosica._files import explain_hdf5
 from tosica.io._parts import ReadError
 
-KNOWN = ".h5ad, .zarr, .h5 of 10x Genomics, .rds, .h5Seurat, or a folder with matrix.mtx"
+KNOWN = (
+    ".h5ad, .zarr, .h5 of 10x Genomics, .rds, .h5Seurat, or a folder with matrix.mtx"
+)
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 # What reads compressed files, by their first bytes.
-_COMPRESSED: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
+_COMPRESSED: dict[bytes, Any] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ": lzma.open,
+}
 # By first bytes the kind of what is read, or a sentence on what is not; the first that fits.
 _SIGNS = {
     b"%%MatrixMarket": "10x_mtx",
@@ -29,7 +35,8 @@ _SIGNS = {
     b"RD": "an R workspace, which save() of R writes: write the one object by saveRDS(object, 'object.rds')",
     b"PK\x03\x04": "a ZIP archive: unpack it, and give what is in it",
     **dict.fromkeys(
-        (b"<", b"{"), "a web page, XML or JSON, as of a page that asks to sign in: download the file itself"
+        (b"<", b"{"),
+        "a web page, XML or JSON, as of a page that asks to sign in: download the file itself",
     ),
 }
 
@@ -61,7 +68,9 @@ def kind_of(path: str | Path) -> str:
             found = "not a whole HDF5 file: copy or download it to the end"
         found = {".rds": "rds", ".csv": "table", ".tsv": "table"}.get(suffix, found)
     if not found or " " in found:
-        what = f"is {found}" if found else f"holds neither cells nor a model: give {KNOWN}"
+        what = (
+            f"is {found}" if found else f"holds neither cells nor a model: give {KNOWN}"
+        )
         raise ReadError(f"{name!r} {what}.")
     return found
 
@@ -70,7 +79,9 @@ def open_text(path: Path) -> Any:
     """Open a file for reading bytes, compressed or not, whatever its name is."""
     with path.open("rb") as file:
         head = file.read(8)
-    return next((opener for sign, opener in _COMPRESSED.items() if head.startswith(sign)), open)(path, "rb")
+    return next(
+        (opener for sign, opener in _COMPRESSED.items() if head.startswith(sign)), open
+    )(path, "rb")
 
 
 def _of_folder(path: Path) -> str:
@@ -83,7 +94,11 @@ def _of_folder(path: Path) -> str:
 def matrices_in(folder: Path) -> list[Path]:
     """Matrices in a folder, or else in folders in it."""
     for pattern in ("*.mtx*", "**/*.mtx*"):
-        if found := sorted(each for each in folder.glob(pattern) if each.name.endswith((".mtx", ".mtx.gz"))):
+        if found := sorted(
+            each
+            for each in folder.glob(pattern)
+            if each.name.endswith((".mtx", ".mtx.gz"))
+        ):
             return found
     return []
 
@@ -96,7 +111,9 @@ def _of_file(path: Path) -> str:
         return ""
     # A MuData has 512 bytes of its own before those of HDF5.
     if head.startswith((_HDF5, b"MuData")):
-        packed = "an HDF5 file that was compressed as a whole: unpack it first, as by gunzip"
+        packed = (
+            "an HDF5 file that was compressed as a whole: unpack it first, as by gunzip"
+        )
         return packed if is_packed else _of_hdf5(path)
     if head[257:262] == b"ustar":
         return "a tar archive: unpack it, and give the file or folder that is in it"
@@ -104,7 +121,9 @@ def _of_file(path: Path) -> str:
         return "an Excel or other Office file: save its table as .csv, and make cells of that"
     if not is_packed and not head.strip():
         return "empty: download or copy it again"
-    if found := next((what for sign, what in _SIGNS.items() if head.lstrip().startswith(sign)), ""):
+    if found := next(
+        (what for sign, what in _SIGNS.items() if head.lstrip().startswith(sign)), ""
+    ):
         return found
     is_text = b"\0" not in head and any(mark in head for mark in (b",", b"\t"))
     return "table" if is_text else ""

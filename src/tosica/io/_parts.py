@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 # Column with the names of a table's rows.
 NAMES = "_index"
-GRAPHS_NOTE = "graphs were left out: they are similarities, not distances; call sc.pp.neighbors"
+GRAPHS_NOTE = (
+    "graphs were left out: they are similarities, not distances; call sc.pp.neighbors"
+)
 # Cells that are normalised at a time.
 _CHUNK_SIZE = 4096
 
@@ -88,21 +90,29 @@ def to_anndata(parts: Parts) -> ad.AnnData:
     for names, what in ((parts.obs.index, "cell"), (parts.var.index, "gene")):
         wrong = names.isna() | names.duplicated()
         if wrong.any():
-            raise ReadError(f"The {what} name {names[wrong][0]!r} is missing or occurs twice: repair the names in R.")
+            raise ReadError(
+                f"The {what} name {names[wrong][0]!r} is missing or occurs twice: repair the names in R."
+            )
     obs = parts.obs.copy()
-    for name in obs.columns[[isinstance(dtype, pd.CategoricalDtype) for dtype in obs.dtypes]]:
+    for name in obs.columns[
+        [isinstance(dtype, pd.CategoricalDtype) for dtype in obs.dtypes]
+    ]:
         obs[name] = obs[name].cat.remove_unused_categories()
     notes = list(parts.notes)
     counts, data = parts.counts, parts.data
     if counts is not None and not ((counts.data >= 0) & (counts.data % 1 == 0)).all():
-        notes.append("the stored counts hold fractions, so they were not taken for counts")
+        notes.append(
+            "the stored counts hold fractions, so they were not taken for counts"
+        )
         counts = None
     if counts is None and data is not None:
         counts, note = recover_counts(data, obs)
         notes.append(note)
     if data is None:
         if counts is None:
-            raise ReadError("The object has neither counts nor log-normalised values: save one of them in R.")
+            raise ReadError(
+                "The object has neither counts nor log-normalised values: save one of them in R."
+            )
         notes.append(f"X was log-normalised to {TARGET_SUM:.0f} counts a cell")
     if counts is not None:
         # The counts in double precision are released before X is computed.
@@ -122,25 +132,39 @@ def _to_float32(matrix: sp.csr_matrix) -> sp.csr_matrix:
     with np.errstate(over="ignore"):
         values = matrix.data.astype(np.float32, copy=False)
     if not np.isfinite(values).all():
-        raise ReadError("The expression holds values that are missing, infinite or too large: look at it in R.")
+        raise ReadError(
+            "The expression holds values that are missing, infinite or too large: look at it in R."
+        )
     return type(matrix)((values, matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
 def _log_normalize_in_chunks(counts: sp.csr_matrix) -> sp.csr_matrix:
     """Log-normalise as Seurat does, without a second matrix in double precision."""
     starts = range(0, counts.shape[0], _CHUNK_SIZE)
-    blocks = [LogNormalization().normalize_block(counts[i : i + _CHUNK_SIZE]).astype(np.float32) for i in starts]
+    blocks = [
+        LogNormalization()
+        .normalize_block(counts[i : i + _CHUNK_SIZE])
+        .astype(np.float32)
+        for i in starts
+    ]
     return sp.vstack(blocks, format="csr")
 
 
-def choose_assay(assays: list[str], active: str, wanted: str | None, notes: list[str]) -> str:
+def choose_assay(
+    assays: list[str], active: str, wanted: str | None, notes: list[str]
+) -> str:
     """Take the assay that was asked for, or else the active one."""
     inactive = [name for name in assays if name != active]
     if wanted is None and inactive:
-        notes.append(f"the active assay, {active!r}, was read; there are also {list_names(inactive)} (assay=)")
+        notes.append(
+            f"the active assay, {active!r}, was read; there are also {list_names(inactive)} (assay=)"
+        )
     chosen = active if wanted is None else wanted
     if chosen not in assays:
-        raise ReadError(f"There is no assay {chosen!r}; the object has {list_names(assays)}.", KeyError)
+        raise ReadError(
+            f"There is no assay {chosen!r}; the object has {list_names(assays)}.",
+            KeyError,
+        )
     if chosen == "SCT":
         notes.append(
             "assay 'SCT' holds counts that sctransform corrected, whose logarithm is on another "
@@ -149,7 +173,9 @@ def choose_assay(assays: list[str], active: str, wanted: str | None, notes: list
     return chosen
 
 
-def align_loadings(loadings: np.ndarray, features: list[str], genes: pd.Index) -> np.ndarray:
+def align_loadings(
+    loadings: np.ndarray, features: list[str], genes: pd.Index
+) -> np.ndarray:
     """Loadings ``(n_genes, n_components)`` in the order of ``genes``; zero for other genes."""
     indexer = genes.get_indexer(pd.Index(features, dtype=object))
     aligned = np.zeros((len(genes), loadings.shape[1]))
@@ -166,7 +192,11 @@ _MISSING_LOGICAL = 2
 
 
 def repair_columns(
-    table: pd.DataFrame, notes: list[str], *, logicals: Collection[str] = (), na_strings: Collection[str] = ()
+    table: pd.DataFrame,
+    notes: list[str],
+    *,
+    logicals: Collection[str] = (),
+    na_strings: Collection[str] = (),
 ) -> pd.DataFrame:
     """Restore missing values, and note what cannot be known.
 
@@ -195,7 +225,10 @@ def repair_columns(
     unknown = [name for name in (*logicals, *na_strings) if name not in table]
     if unknown:
         known = list_names([str(name) for name in table])
-        raise ReadError(f"There is no column {unknown[0]!r} in the cells' table; it has {known}.", KeyError)
+        raise ReadError(
+            f"There is no column {unknown[0]!r} in the cells' table; it has {known}.",
+            KeyError,
+        )
     repaired: dict[Any, pd.Series] = {}
     maybe_logical: list[str] = []
     maybe_missing: list[str] = []
@@ -228,16 +261,26 @@ def repair_columns(
 
 def to_categorical(codes: np.ndarray, levels: list[str]) -> pd.Categorical:
     """Make a categorical of zero-based codes; negative ones are missing values."""
-    if codes.dtype.kind not in "iu" or len(set(levels)) < len(levels) or (codes.size and codes.max() >= len(levels)):
-        raise ReadError("A factor is damaged: a code has no level, or a level occurs twice; save the object again.")
+    if (
+        codes.dtype.kind not in "iu"
+        or len(set(levels)) < len(levels)
+        or (codes.size and codes.max() >= len(levels))
+    ):
+        raise ReadError(
+            "A factor is damaged: a code has no level, or a level occurs twice; save the object again."
+        )
     known = np.where(codes >= 0, codes, -1)
-    return pd.Categorical.from_codes(known.astype(np.intp), categories=pd.Index(levels, dtype=object))
+    return pd.Categorical.from_codes(
+        known.astype(np.intp), categories=pd.Index(levels, dtype=object)
+    )
 
 
 def _as_logical(column: pd.Series) -> pd.Series:
     missing = ~column.isin([0, 1])
     if not column[missing].isin([_MISSING_LOGICAL, _R_MISSING]).all():
-        raise ReadError(f"Column {column.name!r} holds more than 0, 1 and 2, so it is not a logical one.")
+        raise ReadError(
+            f"Column {column.name!r} holds more than 0, 1 and 2, so it is not a logical one."
+        )
     if not missing.any():
         return column.astype(bool)
     return (column == 1).astype("boolean").mask(missing)
@@ -245,7 +288,9 @@ def _as_logical(column: pd.Series) -> pd.Series:
 
 def decode(values: Any) -> list[str]:
     """Strings of an HDF5 data set or attribute."""
-    return [v.decode() if isinstance(v, bytes) else str(v) for v in np.atleast_1d(values)]
+    return [
+        v.decode() if isinstance(v, bytes) else str(v) for v in np.atleast_1d(values)
+    ]
 
 
 # --------------------------------------------------------------------------- matrices
@@ -265,7 +310,11 @@ class Matrix(NamedTuple):
 
 
 def repaired_parts(
-    obs: pd.DataFrame, matrices: Sequence[Matrix], obsm: Mapping[str, Any], lost: list[str], notes: list[str]
+    obs: pd.DataFrame,
+    matrices: Sequence[Matrix],
+    obsm: Mapping[str, Any],
+    lost: list[str],
+    notes: list[str],
 ) -> Parts:
     """Select counts and log-normalised values over as many genes as possible, and note what is not right.
 
@@ -283,10 +332,16 @@ def repaired_parts(
         if kind is not None:
             usable.append(("counts" if kind == "counts" else "data", matrix))
     if not usable:
-        raise ReadError(f"There are neither counts nor log-normalised values in the object.{' '.join(reasons)}")
+        raise ReadError(
+            f"There are neither counts nor log-normalised values in the object.{' '.join(reasons)}"
+        )
     var = max((matrix.var for _, matrix in usable), key=len)
     # Reversed, because the first matrix of a kind is preferred.
-    chosen = {kind: to_csr(matrix.values) for kind, matrix in reversed(usable) if matrix.var.index.equals(var.index)}
+    chosen = {
+        kind: to_csr(matrix.values)
+        for kind, matrix in reversed(usable)
+        if matrix.var.index.equals(var.index)
+    }
     if lost:
         notes.append(
             f"{', '.join(lost)} dropped: conversions leave loadings in another gene order and "
@@ -294,11 +349,15 @@ def repaired_parts(
         )
     var = var.drop(columns=[c for c in ("features", NAMES) if c in var])
     if "vst.variable" in var:
-        var = var.assign(highly_variable=var["vst.variable"].astype(bool)).drop(columns="vst.variable")
+        var = var.assign(highly_variable=var["vst.variable"].astype(bool)).drop(
+            columns="vst.variable"
+        )
     reductions = {
         name: np.asarray(values)
         for name, values in obsm.items()
-        if isinstance(values, np.ndarray) and values.dtype.kind in "biuf" and values.shape[0] == len(obs)
+        if isinstance(values, np.ndarray)
+        and values.dtype.kind in "biuf"
+        and values.shape[0] == len(obs)
     }
     return Parts(obs, var.rename_axis(None), obsm=reductions, notes=notes, **chosen)
 
@@ -309,18 +368,26 @@ def raw_genes(raw_var: pd.DataFrame, var: pd.DataFrame) -> pd.DataFrame:
     Some converters write numbers for the names, or the names into a column.
     """
     if NAMES in raw_var:
-        return raw_var.set_index(pd.Index(raw_var[NAMES].astype(object), name=None)).drop(columns=NAMES)
+        return raw_var.set_index(
+            pd.Index(raw_var[NAMES].astype(object), name=None)
+        ).drop(columns=NAMES)
     are_numbers = list(raw_var.index) == [str(i) for i in range(len(raw_var))]
     return var if are_numbers and len(raw_var) == len(var) else raw_var
 
 
 def csr_from_arrays(
-    data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int], name: str
+    data: np.ndarray,
+    indices: np.ndarray,
+    indptr: np.ndarray,
+    shape: tuple[int, int],
+    name: str,
 ) -> sp.csr_matrix:
     """Make a CSR matrix of the arrays of a file, called ``name`` in messages."""
     # scipy would take memory for as many values as the largest one says.
     if (np.diff(indptr) < 0).any() or indptr[-1:] != indices.size:
-        raise ReadError(f"{name} cannot be read: its sparse matrix is damaged; save it again.")
+        raise ReadError(
+            f"{name} cannot be read: its sparse matrix is damaged; save it again."
+        )
     matrix = sp.csr_matrix((data, indices, indptr), shape=shape)
     check_matrix(matrix, name)
     return matrix
@@ -350,7 +417,9 @@ def to_csr(values: sp.csr_matrix | np.ndarray) -> sp.csr_matrix:
     return matrix
 
 
-def recover_counts(data: sp.csr_matrix, obs: pd.DataFrame) -> tuple[sp.csr_matrix | None, str]:
+def recover_counts(
+    data: sp.csr_matrix, obs: pd.DataFrame
+) -> tuple[sp.csr_matrix | None, str]:
     """Undo Seurat's ``log1p(counts / total * 10 000)`` where the result is certain.
 
     A cell's total is taken from an ``nCount_`` column, or computed from the cell's smallest value,
@@ -367,19 +436,26 @@ def recover_counts(data: sp.csr_matrix, obs: pd.DataFrame) -> tuple[sp.csr_matri
     -------
     The counts, or ``None`` if they cannot be recovered; and a note for the log.
     """
-    if data.data.size and not (data.data.min() >= 0 and data.data.max() <= _LARGEST_LOG):
+    if data.data.size and not (
+        data.data.min() >= 0 and data.data.max() <= _LARGEST_LOG
+    ):
         return None, "no counts: the values are no logarithms of counts"
     unlogged = np.expm1(data.data.astype(np.float64))
     n_per_cell = np.diff(data.indptr)
     # Relative rounding error of a count in single and in double precision.
     tolerance = 2e-6 if data.dtype.itemsize < 8 else 1e-9
     for column in [name for name in obs if str(name).startswith("nCount_")]:
-        if not pd.api.types.is_numeric_dtype(obs[column].dtype) or obs[column].isna().any():
+        if (
+            not pd.api.types.is_numeric_dtype(obs[column].dtype)
+            or obs[column].isna().any()
+        ):
             continue
         factor = obs[column].to_numpy(dtype=np.float64) / TARGET_SUM
         counts = _whole(unlogged, np.repeat(factor, n_per_cell), tolerance)
         if counts is not None:
-            return _with_values(data, counts), f"counts were recovered exactly with {column!r}"
+            return _with_values(
+                data, counts
+            ), f"counts were recovered exactly with {column!r}"
     smallest = np.ones(len(n_per_cell))
     filled = n_per_cell > 0
     smallest[filled] = np.minimum.reduceat(unlogged, data.indptr[:-1][filled])
@@ -387,16 +463,22 @@ def recover_counts(data: sp.csr_matrix, obs: pd.DataFrame) -> tuple[sp.csr_matri
     if counts is not None:
         ones = np.add.reduceat(counts == 1, data.indptr[:-1][filled])
         if (ones >= np.minimum(_MIN_ONES, n_per_cell[filled])).all():
-            return _with_values(data, counts), "counts were recovered exactly from each cell's smallest value"
+            return _with_values(
+                data, counts
+            ), "counts were recovered exactly from each cell's smallest value"
     return None, "there are no counts, and they cannot be recovered from the values"
 
 
-def _whole(values: np.ndarray, factor: np.ndarray, tolerance: float) -> np.ndarray | None:
+def _whole(
+    values: np.ndarray, factor: np.ndarray, tolerance: float
+) -> np.ndarray | None:
     """Values times factors, rounded, if all are whole up to rounding errors."""
     products = values * factor
     whole = np.rint(products)
     absolute = 1e-6 + (1e-3 if tolerance > 1e-8 else 0)
-    is_wrong = (np.abs(products - whole) > absolute + tolerance * products) | (whole < 1)
+    is_wrong = (np.abs(products - whole) > absolute + tolerance * products) | (
+        whole < 1
+    )
     return None if is_wrong.any() else whole
 
 

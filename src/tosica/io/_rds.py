@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _ASSAY_CLASSES = {"Assay", "Assay5", "SCTAssay", "Assay3"}
-_EXPERIMENT_CLASSES = {"SingleCellExperiment", "RangedSummarizedExperiment", "SummarizedExperiment"}
+_EXPERIMENT_CLASSES = {
+    "SingleCellExperiment",
+    "RangedSummarizedExperiment",
+    "SummarizedExperiment",
+}
 _SLOTS = ("counts", "data")
 
 
@@ -43,7 +47,9 @@ def read_rds(path: Path, *, assay: str | None) -> Parts:
     if _EXPERIMENT_CLASSES & set(seurat.classes):
         return _read_experiment(seurat)
     if "Seurat" not in seurat.classes:
-        raise ReadError(f"{str(path)!r} holds {seurat.description}, not a Seurat object.")
+        raise ReadError(
+            f"{str(path)!r} holds {seurat.description}, not a Seurat object."
+        )
     notes: list[str] = []
     cells = seurat["meta.data"]["row.names"].strings()
     obs = seurat["meta.data"].table(cells)
@@ -72,16 +78,22 @@ def read_rds(path: Path, *, assay: str | None) -> Parts:
         obsm[f"X_{key.lower()}"] = np.ma.getdata(embedding.array())
         loadings = reduction.attributes.get("feature.loadings")
         if key == "pca" and loadings is not None and loadings.dimnames()[0]:
-            varm["PCs"] = align_loadings(loadings.array(), loadings.dimnames()[0], var.index)
+            varm["PCs"] = align_loadings(
+                loadings.array(), loadings.dimnames()[0], var.index
+            )
     if seurat["graphs"].items():
         notes.append(GRAPHS_NOTE)
     if seurat.items("images"):
         notes.append("images and the positions of spots were left out")
     identities = pd.Series(seurat["active.ident"].column(), index=obs.index).astype(str)
-    if identities.nunique() > 1 and not any((obs[column].astype(str) == identities).all() for column in obs):
+    if identities.nunique() > 1 and not any(
+        (obs[column].astype(str) == identities).all() for column in obs
+    ):
         obs["active_ident"] = pd.Categorical(seurat["active.ident"].column())
         notes.append("the active identities are in obs['active_ident']")
-    return Parts(obs, var, matrices.get("counts"), matrices.get("data"), obsm, varm, notes)
+    return Parts(
+        obs, var, matrices.get("counts"), matrices.get("data"), obsm, varm, notes
+    )
 
 
 def _read_assay_v3(assay: RObject, name: str, cells: list[str]) -> _Assay:
@@ -95,7 +107,9 @@ def _read_assay_v3(assay: RObject, name: str, cells: list[str]) -> _Assay:
             continue
         genes = genes or rows
         if columns != cells or rows != genes:
-            raise ReadError(f"{slot} of assay {name!r} has other cells or genes than the rest of the object.")
+            raise ReadError(
+                f"{slot} of assay {name!r} has other cells or genes than the rest of the object."
+            )
         matrices[slot] = stored.cells_by_genes(f"{slot} of assay {name!r}")
         assay.drop(slot)
     return _Assay(matrices, genes, assay.strings("var.features"))
@@ -109,7 +123,8 @@ def _read_assay_v5(assay: RObject, name: str, cells: list[str]) -> _Assay:
     genes = assay["features"].dimnames()[0]
     layers = assay["layers"].items()
     has_cells, has_genes = (
-        dict(zip(assay[axis].dimnames()[1], assay[axis].array().T, strict=True)) for axis in ("cells", "features")
+        dict(zip(assay[axis].dimnames()[1], assay[axis].array().T, strict=True))
+        for axis in ("cells", "features")
     )
     indexer = pd.Index(cells).get_indexer(pd.Index(assay["cells"].dimnames()[0]))
     if sorted(indexer) != list(range(len(cells))):
@@ -120,7 +135,10 @@ def _read_assay_v5(assay: RObject, name: str, cells: list[str]) -> _Assay:
         for key in layers:
             if key != slot and not key.startswith(f"{slot}."):
                 continue
-            rows, columns = indexer[np.flatnonzero(has_cells[key])], np.flatnonzero(has_genes[key])
+            rows, columns = (
+                indexer[np.flatnonzero(has_cells[key])],
+                np.flatnonzero(has_genes[key]),
+            )
             layer = layers[key].cells_by_genes(f"layer {key!r} of assay {name!r}")
             if layer.shape != (len(rows), len(columns)) or covered[rows].any():
                 raise ReadError(
@@ -128,17 +146,28 @@ def _read_assay_v5(assay: RObject, name: str, cells: list[str]) -> _Assay:
                     "the assay lists for it; call JoinLayers or subset the object in R."
                 )
             covered[rows] = True
-            if layer.shape != (len(cells), len(genes)) or (rows != np.arange(len(cells))).any():
+            if (
+                layer.shape != (len(cells), len(genes))
+                or (rows != np.arange(len(cells))).any()
+            ):
                 entries = sp.coo_matrix(layer)
                 indices = (rows[entries.row], columns[entries.col])
-                layer = sp.csr_matrix((entries.data, indices), shape=(len(cells), len(genes)))
+                layer = sp.csr_matrix(
+                    (entries.data, indices), shape=(len(cells), len(genes))
+                )
             joined = layer if joined is None else joined + layer
         if joined is not None and covered.all():
             matrices[slot] = joined
         elif joined is not None and slot == "counts":
-            raise ReadError(f"{int((~covered).sum())} cells of assay {name!r} are in no layer of counts; subset it.")
+            raise ReadError(
+                f"{int((~covered).sum())} cells of assay {name!r} are in no layer of counts; subset it."
+            )
     described = assay.items("meta.data").get("var.features")
-    variable = [] if described is None else [gene for gene in described.strings() if isinstance(gene, str)]
+    variable = (
+        []
+        if described is None
+        else [gene for gene in described.strings() if isinstance(gene, str)]
+    )
     return _Assay(matrices, genes, variable)
 
 
@@ -146,16 +175,24 @@ def _read_experiment(experiment: RObject) -> Parts:
     """Read ``counts``, ``logcounts`` and reduced dimensions of a SingleCellExperiment."""
     cells = experiment["colData"]["rownames"].strings()
     obs = experiment["colData"]["listData"].table(cells)
-    genes = experiment.strings("NAMES") or experiment.strings("rowRanges", "partitioning", "NAMES")
+    genes = experiment.strings("NAMES") or experiment.strings(
+        "rowRanges", "partitioning", "NAMES"
+    )
     stored = experiment["assays"]["data"]["listData"].items()
     counts, data = (
-        stored[key].cells_by_genes(f"assay {key!r}") if key in stored else None for key in ("counts", "logcounts")
+        stored[key].cells_by_genes(f"assay {key!r}") if key in stored else None
+        for key in ("counts", "logcounts")
     )
     genes = genes or next((values.dimnames()[0] for values in stored.values()), [])
     reduced = experiment.items("int_colData", "listData").get("reducedDims")
     embeddings = {} if reduced is None else reduced.items("listData")
-    obsm = {f"X_{key.lower()}": np.ma.getdata(embedding.array()) for key, embedding in embeddings.items()}
-    return Parts(obs, pd.DataFrame(index=pd.Index(genes, dtype=object)), counts, data, obsm)
+    obsm = {
+        f"X_{key.lower()}": np.ma.getdata(embedding.array())
+        for key, embedding in embeddings.items()
+    }
+    return Parts(
+        obs, pd.DataFrame(index=pd.Index(genes, dtype=object)), counts, data, obsm
+    )
 
 
 # --------------------------------------------------------------------------- R objects
@@ -206,7 +243,9 @@ class RObject:
 
     def __getitem__(self, name: str) -> RObject:
         if name not in self.attributes:
-            raise ReadError(f"{self.description} has no {name!r}: the file is damaged, save it again.")
+            raise ReadError(
+                f"{self.description} has no {name!r}: the file is damaged, save it again."
+            )
         return self.attributes[name]
 
     def drop(self, name: str) -> None:
@@ -222,7 +261,11 @@ class RObject:
     @property
     def description(self) -> str:
         """What the object is, for messages."""
-        return f"an R object of class {' '.join(self.classes)}" if self.classes else f"an R value of type {self.kind}"
+        return (
+            f"an R object of class {' '.join(self.classes)}"
+            if self.classes
+            else f"an R value of type {self.kind}"
+        )
 
     def _at(self, path: tuple[str, ...]) -> RObject | None:
         """Follow names of attributes; ``None`` if one is missing."""
@@ -236,13 +279,18 @@ class RObject:
         found = self._at(path)
         if found is None or found.kind != "STR":
             return []
-        return [np.nan if v.value is None else v.value.decode("utf-8", "replace") for v in found._parsed.value]
+        return [
+            np.nan if v.value is None else v.value.decode("utf-8", "replace")
+            for v in found._parsed.value
+        ]
 
     def array(self) -> np.ndarray:
         """The values of a numeric or logical vector or matrix, masked where they are missing."""
         values = self._parsed.value
         if not isinstance(values, np.ndarray):
-            raise ReadError(f"{self.description} is where numbers are expected: the file is damaged, save it again.")
+            raise ReadError(
+                f"{self.description} is where numbers are expected: the file is damaged, save it again."
+            )
         if "dim" in self.attributes:
             values = values.reshape(np.ma.getdata(self["dim"].array()), order="F")
         return values
@@ -288,9 +336,12 @@ class RObject:
         columns = {
             name: value.column()
             for name, value in self.items().items()
-            if value.kind in ("STR", "INT", "REAL", "LGL") and "dim" not in value.attributes
+            if value.kind in ("STR", "INT", "REAL", "LGL")
+            and "dim" not in value.attributes
         }
-        columns = {name: value for name, value in columns.items() if len(value) == len(index)}
+        columns = {
+            name: value for name, value in columns.items() if len(value) == len(index)
+        }
         return pd.DataFrame(columns, index=pd.Index(index, dtype=object))
 
     def cells_by_genes(self, name: str) -> sp.csr_matrix:
@@ -298,8 +349,12 @@ class RObject:
         if "dgCMatrix" in self.classes:
             n_genes, n_cells = np.ma.getdata(self["Dim"].array())
             arrays = (self[slot].array() for slot in ("x", "i", "p"))
-            data, indices, indptr = (np.asarray(np.ma.getdata(array)) for array in arrays)
-            return csr_from_arrays(data, indices, indptr, (int(n_cells), int(n_genes)), name)
+            data, indices, indptr = (
+                np.asarray(np.ma.getdata(array)) for array in arrays
+            )
+            return csr_from_arrays(
+                data, indices, indptr, (int(n_cells), int(n_genes)), name
+            )
         if self.kind in ("REAL", "INT") and "dim" in self.attributes:
             return sp.csr_matrix(np.ma.getdata(self.array()).T)
         raise ReadError(

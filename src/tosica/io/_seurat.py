@@ -37,7 +37,11 @@ if TYPE_CHECKING:
 
 @validate_params()
 def read_seurat(
-    path: str | Path, *, assay: str | None = None, logicals: Collection[str] = (), na_strings: Collection[str] = ()
+    path: str | Path,
+    *,
+    assay: str | None = None,
+    logicals: Collection[str] = (),
+    na_strings: Collection[str] = (),
 ) -> AnnData:
     """Read a Seurat object into an AnnData that scanpy can work with.
 
@@ -111,7 +115,12 @@ def read_seurat(
         return to_anndata(_read(path, assay, logicals, na_strings))
 
 
-def _read(path: Path, assay: str | None, logicals: Collection[str], na_strings: Collection[str]) -> Parts:
+def _read(
+    path: Path,
+    assay: str | None,
+    logicals: Collection[str],
+    na_strings: Collection[str],
+) -> Parts:
     """Choose the reader by what the file is."""
     kind = kind_of(path)
     if kind not in ("h5ad", "h5seurat", "rds"):
@@ -124,9 +133,13 @@ def _read(path: Path, assay: str | None, logicals: Collection[str], na_strings: 
                 # Of anndata before 0.7, which its reader still knows.
                 return _parts_of(ad.read_h5ad(path), logicals, na_strings)
             if kind == "h5seurat":
-                return read_h5seurat(file, assay=assay, logicals=logicals, na_strings=na_strings)
+                return read_h5seurat(
+                    file, assay=assay, logicals=logicals, na_strings=na_strings
+                )
             if assay is not None:
-                raise ReadError(f"assay={assay!r} was given, but an .h5ad file holds one assay only; leave it out.")
+                raise ReadError(
+                    f"assay={assay!r} was given, but an .h5ad file holds one assay only; leave it out."
+                )
             return read_h5ad(file, logicals=logicals, na_strings=na_strings)
     if logicals or na_strings:
         raise ReadError(
@@ -138,7 +151,9 @@ def _read(path: Path, assay: str | None, logicals: Collection[str], na_strings: 
 
 @validate_params()
 @explain_damage("adata")
-def from_seurat(adata: AnnData, *, logicals: Collection[str] = (), na_strings: Collection[str] = ()) -> AnnData:
+def from_seurat(
+    adata: AnnData, *, logicals: Collection[str] = (), na_strings: Collection[str] = ()
+) -> AnnData:
     """Repair an AnnData that was converted from a Seurat object.
 
     This does for an object in memory what :func:`read_seurat` does for a file. It cannot restore
@@ -181,20 +196,39 @@ def from_seurat(adata: AnnData, *, logicals: Collection[str] = (), na_strings: C
     return to_anndata(_parts_of(adata, as_names(logicals), as_names(na_strings)))
 
 
-def _parts_of(adata: AnnData, logicals: Collection[str], na_strings: Collection[str]) -> Parts:
+def _parts_of(
+    adata: AnnData, logicals: Collection[str], na_strings: Collection[str]
+) -> Parts:
     notes: list[str] = []
     obs = repair_columns(adata.obs, notes, logicals=logicals, na_strings=na_strings)
-    codes = [str(name) for name in adata.obs if name not in logicals and are_factor_codes(adata, name)]
+    codes = [
+        str(name)
+        for name in adata.obs
+        if name not in logicals and are_factor_codes(adata, name)
+    ]
     if codes:
         notes.append(
             f"{list_names(codes)} may be codes of factors whose levels anndata dropped; "
             "tosica.io.read_seurat restores them from the file"
         )
-    stored = {"adata.X": adata.X, **{f"adata.layers[{key!r}]": adata.layers[key] for key in adata.layers if key}}
-    matrices = [Matrix(name, _values(values), adata.var) for name, values in stored.items() if values is not None]
+    stored = {
+        "adata.X": adata.X,
+        **{f"adata.layers[{key!r}]": adata.layers[key] for key in adata.layers if key},
+    }
+    matrices = [
+        Matrix(name, _values(values), adata.var)
+        for name, values in stored.items()
+        if values is not None
+    ]
     if adata.raw is not None:
-        matrices.append(Matrix("adata.raw.X", _values(adata.raw.X), raw_genes(adata.raw.var, adata.var)))
-    lost = [f"varm[{key!r}]" for key in adata.varm] + [f"obsp[{key!r}]" for key in adata.obsp]
+        matrices.append(
+            Matrix(
+                "adata.raw.X", _values(adata.raw.X), raw_genes(adata.raw.var, adata.var)
+            )
+        )
+    lost = [f"varm[{key!r}]" for key in adata.varm] + [
+        f"obsp[{key!r}]" for key in adata.obsp
+    ]
     lost += ["uns['neighbors']"] if "neighbors" in adata.uns else []
     return repaired_parts(obs, matrices, adata.obsm, lost, notes)
 
@@ -277,7 +311,12 @@ def to_seurat(adata: AnnData, folder: str | Path, *, key: str = "tosica") -> Non
     again = (folder / _SCRIPT).exists()
     with ExitStack() as stack:
         script = stack.enter_context(replace_file(folder / _SCRIPT))
-        script.write_text(files("tosica.io").joinpath(_SCRIPT).read_text("utf-8").replace("@KEY@", key))
+        script.write_text(
+            files("tosica.io")
+            .joinpath(_SCRIPT)
+            .read_text("utf-8")
+            .replace("@KEY@", key)
+        )
         for name, table in tables.items():
             path = stack.enter_context(replace_file(folder / name))
             table.to_csv(path, float_format="%.6g", na_rep="NA", index=name != _LEVELS)
@@ -297,11 +336,15 @@ def _tables(adata: AnnData, key: str) -> dict[str, pd.DataFrame]:
         "metadata.csv": adata.obs[names],
         _LEVELS: pd.DataFrame({f"{key}_prediction": prediction.cat.categories}),
         f"{embedding}.csv": pd.DataFrame(
-            adata.obsm[embedding], index=adata.obs_names, columns=list(adata.uns[key]["gene_sets"])
+            adata.obsm[embedding],
+            index=adata.obs_names,
+            columns=list(adata.uns[key]["gene_sets"]),
         ),
     }
     if f"{key}_probabilities" in adata.obsm:
         tables["probabilities.csv"] = adata.obsm[f"{key}_probabilities"]
     if "X_umap" in adata.obsm:
-        tables["X_umap.csv"] = pd.DataFrame(adata.obsm["X_umap"], index=adata.obs_names, columns=["UMAP_1", "UMAP_2"])
+        tables["X_umap.csv"] = pd.DataFrame(
+            adata.obsm["X_umap"], index=adata.obs_names, columns=["UMAP_1", "UMAP_2"]
+        )
     return {name: table.rename_axis("cell") for name, table in tables.items()}

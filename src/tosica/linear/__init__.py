@@ -39,7 +39,13 @@ from tosica.linear._classifier import (
     subsample_by_label,
 )
 from tosica.linear._logistic import RegressionConfig, fit_regressions
-from tosica.linear._new_labels import LabeledCells, find_label_shifts, fit_new_labels, replay_cells, split_in_two
+from tosica.linear._new_labels import (
+    LabeledCells,
+    find_label_shifts,
+    fit_new_labels,
+    replay_cells,
+    split_in_two,
+)
 from tosica.linear._novelty import (
     MAX_CELLS_NOVELTY,
     MIN_CELLS,

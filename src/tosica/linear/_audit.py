@@ -14,7 +14,13 @@ from scvi import settings
 
 from tosica._parallel import thread_map
 from tosica.data import BLOCK
-from tosica.linear._classifier import MAX_CELLS, MAX_CELLS_CROSS_FIT, LabeledRows, cross_fit, subsample_by_label
+from tosica.linear._classifier import (
+    MAX_CELLS,
+    MAX_CELLS_CROSS_FIT,
+    LabeledRows,
+    cross_fit,
+    subsample_by_label,
+)
 from tosica.linear._logistic import RegressionConfig, fit_regressions
 
 if TYPE_CHECKING:
@@ -74,7 +80,9 @@ def find_label_errors(
     if sizes.max() < 2:
         # No cell can be held out.
         return data.cells[:0]
-    self_confidence, confidence = _cross_fitted_confidence(replace(data, labels=codes), max_cells, block_size, C)
+    self_confidence, confidence = _cross_fitted_confidence(
+        replace(data, labels=codes), max_cells, block_size, C
+    )
     is_error = (self_confidence < max_self_confidence) & (confidence > min_confidence)
     for code, size in enumerate(sizes):
         flagged = np.flatnonzero((codes == code) & is_error)
@@ -82,7 +90,10 @@ def find_label_errors(
         by_confidence = np.argsort(self_confidence[flagged], kind="stable")
         is_error[flagged[by_confidence[n_flagged:]]] = False
     n_misclassified = (self_confidence < confidence).sum()
-    frequent = is_error.mean() > min_share and is_error.sum() > min_share_of_misclassified * n_misclassified
+    frequent = (
+        is_error.mean() > min_share
+        and is_error.sum() > min_share_of_misclassified * n_misclassified
+    )
     return data.cells[is_error] if frequent else data.cells[:0]
 
 
@@ -94,15 +105,21 @@ def _cross_fitted_confidence(
     x, known = data[subsample].expression(), data.labels[subsample]
     # Without a nuisance penalty: where labels are wrong, cells differ within labels as between them.
     config = RegressionConfig(C=C, within_class_penalty=0, multinomial=True)
-    folds = cross_fit(known, lambda cells: fit_regressions(x[cells], known[cells], config=config))
+    folds = cross_fit(
+        known, lambda cells: fit_regressions(x[cells], known[cells], config=config)
+    )
     parts = [(subsample[fold], x[fold], fitted.ridge) for fold, fitted in folds]
     # No regression was fitted to cells outside the subsample.
     mean = np.mean([weights for *_, weights in parts], axis=0)
     rest = np.setdiff1d(np.arange(n_cells), subsample)
-    blocks = (rest[start : start + block_size] for start in range(0, len(rest), block_size))
+    blocks = (
+        rest[start : start + block_size] for start in range(0, len(rest), block_size)
+    )
     # The only cell of a label is in no fold.
     self_confidence, confidence = np.ones((2, n_cells))
-    for cells, some, weights in chain(parts, ((block, data[block].expression(), mean) for block in blocks)):
+    for cells, some, weights in chain(
+        parts, ((block, data[block].expression(), mean) for block in blocks)
+    ):
         probability = softmax(some @ weights.T, axis=1)
         self_confidence[cells] = probability[np.arange(len(cells)), data.labels[cells]]
         confidence[cells] = probability.max(1)
@@ -152,7 +169,9 @@ def find_batch_directions(
     directions. ``None`` if no label has ``min_cells`` cells in two batches.
     """
     n_batches = int(batches.max()) + 1
-    pairs, pair, sizes = np.unique(data.labels * n_batches + batches, return_inverse=True, return_counts=True)
+    pairs, pair, sizes = np.unique(
+        data.labels * n_batches + batches, return_inverse=True, return_counts=True
+    )
     enough = sizes >= min_cells
     found, n_with_enough = np.unique(pairs[enough] // n_batches, return_counts=True)
     # The cell's label has enough cells in the cell's batch and in another one.
@@ -173,8 +192,13 @@ def find_batch_directions(
         for label in np.unique(labels):
             of_label = labels == label
             permuted[of_label] = rng.permutation(batches[of_label])
-    shuffled = thread_map(partial(_weighted_shifts, x, labels, shrinkage=shrinkage), permutations)
-    by_chance = max((float(np.linalg.eigvalsh(gram)[-1]) ** 0.5 for _, gram in shuffled), default=0.0)
+    shuffled = thread_map(
+        partial(_weighted_shifts, x, labels, shrinkage=shrinkage), permutations
+    )
+    by_chance = max(
+        (float(np.linalg.eigvalsh(gram)[-1]) ** 0.5 for _, gram in shuffled),
+        default=0.0,
+    )
     # Shifts of identical cells are rounding errors.
     significant = lengths > max(by_chance, 1e-6)
     if len(axes) == len(shifts):
@@ -183,14 +207,19 @@ def find_batch_directions(
 
 
 def _weighted_shifts(
-    x: sp.csr_matrix, labels: NDArray[np.integer], batches: NDArray[np.integer], shrinkage: float
+    x: sp.csr_matrix,
+    labels: NDArray[np.integer],
+    batches: NDArray[np.integer],
+    shrinkage: float,
 ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
     """Compute weighted shifts over the root of their number, ``(n_shifts, n_genes)``.
 
     Also the products of the rows, or of the columns if these are fewer.
     """
     n_batches = int(batches.max()) + 1
-    pairs, pair, counts = np.unique(labels * n_batches + batches, return_inverse=True, return_counts=True)
+    pairs, pair, counts = np.unique(
+        labels * n_batches + batches, return_inverse=True, return_counts=True
+    )
     sizes = counts[:, None]
     sums = sp.csr_matrix((np.ones(len(pair)), (pair, np.arange(len(pair))))) @ x
     shifts = sums.toarray() / sizes
@@ -198,4 +227,6 @@ def _weighted_shifts(
         of_label = pairs // n_batches == label
         shifts[of_label] -= shifts[of_label].mean(0)
     shifts *= np.sqrt(sizes / (sizes + shrinkage) / len(shifts))
-    return shifts, shifts @ shifts.T if len(shifts) <= shifts.shape[1] else shifts.T @ shifts
+    return shifts, shifts @ shifts.T if len(shifts) <= shifts.shape[
+        1
+    ] else shifts.T @ shifts

@@ -12,7 +12,12 @@ from scvi import settings
 
 from tosica._parallel import thread_map
 from tosica._stats import fit_temperature
-from tosica.linear._logistic import DEFAULT_CONFIG, RegressionConfig, Regressions, fit_regressions
+from tosica.linear._logistic import (
+    DEFAULT_CONFIG,
+    RegressionConfig,
+    Regressions,
+    fit_regressions,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -70,7 +75,9 @@ class LabeledRows:
         parts = []
         for start, stop, way in self.slices:
             part = x if stop - start == x.shape[1] else x[:, start:stop]
-            parts.append(sp.csr_matrix(part if way is None else way.normalize_block(part)))
+            parts.append(
+                sp.csr_matrix(part if way is None else way.normalize_block(part))
+            )
         return parts[0] if len(parts) == 1 else sp.hstack(parts).tocsr()
 
 
@@ -177,7 +184,11 @@ def fit_classifier(
     The classifier.
     """
     present, codes = np.unique(labels, return_inverse=True)
-    penalties = {"batch_directions": batch_directions, "gene_sets": tokens, "config": config}
+    penalties = {
+        "batch_directions": batch_directions,
+        "gene_sets": tokens,
+        "config": config,
+    }
     fitted = fit_regressions(x, codes, slices=slices, **penalties)
     mean = (1 - lasso_share) * fitted.ridge + lasso_share * fitted.lasso
     factor, adjustment = weight / temperature, logit_adjustment(codes) * config.balanced
@@ -267,11 +278,21 @@ def cross_validate(
     x = drawn.expression()
     configs = [DEFAULT_CONFIG, replace(DEFAULT_CONFIG, gene_scale_power=0.125)]
     if is_panel := 2 * x.shape[1] < len(codes) and x.shape[1] <= PANEL_GENES:
-        configs[1:] = (RegressionConfig(C=10 ** (-half / 2), multinomial=True, balanced=False) for half in range(3, 7))
-    penalties = {"batch_directions": batch_directions, "gene_sets": tokens, "slices": data.slices}
+        configs[1:] = (
+            RegressionConfig(C=10 ** (-half / 2), multinomial=True, balanced=False)
+            for half in range(3, 7)
+        )
+    penalties = {
+        "batch_directions": batch_directions,
+        "gene_sets": tokens,
+        "slices": data.slices,
+    }
 
     def fit(cells: NDArray[np.bool_]) -> list[Regressions]:
-        return [fit_regressions(x[cells], codes[cells], config=config, **penalties) for config in configs]
+        return [
+            fit_regressions(x[cells], codes[cells], config=config, **penalties)
+            for config in configs
+        ]
 
     scores = np.full((len(configs), 2, len(codes), codes.max() + 1), np.nan)
     for fold, fitted in cross_fit(codes, fit, n_folds=3):
@@ -286,11 +307,17 @@ def cross_validate(
         adjustment, best = logit_adjustment(codes) * config.balanced, None
         for share in LASSO_SHARES[::-1] if len(truth) else ():
             logits = (1 - share) * ridge + share * lasso + adjustment
-            temperature = fit_temperature(logits, truth, expected=EXPECTED_TEMPERATURE, spread=0.4)
-            log_likelihood = log_softmax(logits / temperature, axis=1)[np.arange(len(truth)), truth]
+            temperature = fit_temperature(
+                logits, truth, expected=EXPECTED_TEMPERATURE, spread=0.4
+            )
+            log_likelihood = log_softmax(logits / temperature, axis=1)[
+                np.arange(len(truth)), truth
+            ]
             if best is None or _is_higher(log_likelihood, best[0]):
                 best = log_likelihood, CrossValidated(temperature, share, config)
-        if best is not None and (is_panel or not found or _is_higher(best[0], found[0][0])):
+        if best is not None and (
+            is_panel or not found or _is_higher(best[0], found[0][0])
+        ):
             found.append(best)
     return max(found, key=lambda fit: fit[0].mean())[1] if found else CrossValidated()
 
@@ -301,7 +328,9 @@ def _is_higher(log_likelihood: NDArray[np.float64], usual: NDArray[np.float64]) 
     return bool(gain.mean() > 2 * gain.std() / np.sqrt(len(gain)))
 
 
-def logit_adjustment(labels: NDArray[np.integer], pseudocount: float = 20) -> NDArray[np.float64]:
+def logit_adjustment(
+    labels: NDArray[np.integer], pseudocount: float = 20
+) -> NDArray[np.float64]:
     r"""Compute what is added to each label's logit, so that rare labels are found.
 
     New cells of a label score less than those it was fitted to, the more so the fewer these were.
@@ -359,12 +388,18 @@ def subsample_by_label(labels: NDArray[np.integer], max_cells: int) -> NDArray[n
     # The first limit that no smaller label exceeds.
     fits = limits >= np.append(sizes[1:], 0)
     limit = max(int(limits[np.argmax(fits)]), 1)
-    kept = [rng.permutation(np.flatnonzero(labels == label))[:limit] for label in np.unique(labels)]
+    kept = [
+        rng.permutation(np.flatnonzero(labels == label))[:limit]
+        for label in np.unique(labels)
+    ]
     return np.sort(np.concatenate(kept))
 
 
 def cross_fit(
-    labels: NDArray[np.integer], fit: Callable[[NDArray[np.bool_]], Fitted], *, n_folds: int = 5
+    labels: NDArray[np.integer],
+    fit: Callable[[NDArray[np.bool_]], Fitted],
+    *,
+    n_folds: int = 5,
 ) -> Iterator[tuple[NDArray[np.bool_], Fitted]]:
     """Fit one classifier for each fold, to the cells of all other folds.
 
@@ -420,14 +455,19 @@ def fit_ppca(
     n_cells, n_genes = x.shape
     mean = np.asarray(x.mean(0), dtype=np.float64).ravel()
     n_components = min(n_components, n_cells // 10, n_genes - 1)
-    total = float(np.square(x.data, dtype=np.float64).sum()) / n_cells - float(mean @ mean)
+    total = float(np.square(x.data, dtype=np.float64).sum()) / n_cells - float(
+        mean @ mean
+    )
     if n_components < 1 or total <= 1e-6 * float(mean @ mean):
         return mean, np.zeros((n_genes, 0))
     from sklearn.decomposition import PCA
 
     pca = PCA(n_components, svd_solver="arpack", random_state=0).fit(x)
     explained = pca.explained_variance_ * (n_cells - 1) / n_cells
-    noise = max((total - explained.sum()) / (n_genes - n_components), min_noise * total / n_genes)
+    noise = max(
+        (total - explained.sum()) / (n_genes - n_components),
+        min_noise * total / n_genes,
+    )
     # The noise is part of the variance along the components too.
     lengths = np.sqrt(np.maximum(explained / noise - 1, 0))
     return mean, pca.components_.T * lengths

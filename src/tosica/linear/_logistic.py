@@ -175,24 +175,41 @@ def fit_regressions(
     mean = np.asarray(abs(x).mean(0)).ravel()
     scale = np.where(mean > 0, mean, 1) ** config.gene_scale_power
     if len(slices) > 1:
-        modality = np.repeat(np.arange(len(slices)), [part.stop - part.start for part in slices])[held]
-        spread = np.asarray(x.power(2).mean(0) - np.square(x.mean(0))).ravel() / scale**2
+        modality = np.repeat(
+            np.arange(len(slices)), [part.stop - part.start for part in slices]
+        )[held]
+        spread = (
+            np.asarray(x.power(2).mean(0) - np.square(x.mean(0))).ravel() / scale**2
+        )
         totals = np.bincount(modality, spread)
         scale *= np.sqrt(totals / totals.mean())[modality]
     # Nuisance directions times the roots of their penalties, which are divided by the number of
     # cells, since the loss is a mean over cells.
     nuisance = np.zeros((0, len(held)))
     if config.within_class_penalty:
-        penalty = config.within_class_penalty * max(1.0, x.shape[0] / config.within_class_cells)
-        nuisance = np.sqrt(penalty) * within_class_directions(x, labels, config.n_within_class_directions)
+        penalty = config.within_class_penalty * max(
+            1.0, x.shape[0] / config.within_class_cells
+        )
+        nuisance = np.sqrt(penalty) * within_class_directions(
+            x, labels, config.n_within_class_directions
+        )
     if batch_directions is not None and config.batch_penalty:
-        nuisance = np.vstack([nuisance, np.sqrt(config.batch_penalty) * batch_directions[:, held]])
+        nuisance = np.vstack(
+            [nuisance, np.sqrt(config.batch_penalty) * batch_directions[:, held]]
+        )
     nuisance = nuisance / np.sqrt(x.shape[0]) / scale
     z = sp.csr_matrix(x @ sp.diags(1 / scale), dtype=np.float32)
     # Fits of many labels take turns: the scores of a few stay in the cache, and threads share the turns.
-    turns = np.array_split(fitted, 1 if config.multinomial else -(-len(fitted) // _LABELS_AT_ONCE))
-    losses = (PenalizedLogisticLoss(z, labels, some, nuisance, offset, config) for some in turns)
-    done = thread_map(partial(_fit_both, gene_sets=gene_sets, held=held, config=config), losses)
+    turns = np.array_split(
+        fitted, 1 if config.multinomial else -(-len(fitted) // _LABELS_AT_ONCE)
+    )
+    losses = (
+        PenalizedLogisticLoss(z, labels, some, nuisance, offset, config)
+        for some in turns
+    )
+    done = thread_map(
+        partial(_fit_both, gene_sets=gene_sets, held=held, config=config), losses
+    )
     ridge, lasso, relevance = map(np.concatenate, zip(*done, strict=True))
     unscaled = np.zeros((2, len(fitted), n_genes))
     unscaled[:, :, held] = ridge / scale, lasso / scale
@@ -200,13 +217,20 @@ def fit_regressions(
 
 
 def _fit_both(
-    loss: PenalizedLogisticLoss, gene_sets: sp.csr_matrix | None, held: NDArray[np.intp], config: RegressionConfig
+    loss: PenalizedLogisticLoss,
+    gene_sets: sp.csr_matrix | None,
+    held: NDArray[np.intp],
+    config: RegressionConfig,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float64]]:
     """Fit the ridge and the group lasso: both weights, and the relevance, which has no columns without gene sets."""
     n_fitted, (n_cells, n_genes) = loss.n_fitted, loss.shape
     ridge = 1 / (config.C * n_cells)
     tolerance = config.tol * ridge**-0.5
-    first = weights = loss.fit(np.full((n_fitted, n_genes), 1 / ridge, dtype=np.float32), config.max_iter, tolerance)
+    first = weights = loss.fit(
+        np.full((n_fitted, n_genes), 1 / ridge, dtype=np.float32),
+        config.max_iter,
+        tolerance,
+    )
     if gene_sets is None or not config.group_penalty:
         return first, first, np.empty((n_fitted, 0))
     root_size = np.sqrt(np.asarray(gene_sets.sum(1)).ravel()).astype(np.float32)
@@ -215,7 +239,9 @@ def _fit_both(
     for i in range(config.n_reweightings + 1):
         total = relevance @ gene_sets
         if i > 0:
-            variance = total / (np.float32(ridge) * total + np.float32(config.group_penalty))
+            variance = total / (
+                np.float32(ridge) * total + np.float32(config.group_penalty)
+            )
             weights = loss.fit(variance, config.max_iter_reweighted, 0.3 * tolerance)
         # The next relevance: norm of a set's part, over the root of its size.
         part = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
@@ -224,7 +250,11 @@ def _fit_both(
 
 
 def within_class_directions(
-    x: sp.csr_matrix, labels: NDArray[np.integer], n_directions: int = 5, *, shrinkage: float = 10
+    x: sp.csr_matrix,
+    labels: NDArray[np.integer],
+    n_directions: int = 5,
+    *,
+    shrinkage: float = 10,
 ) -> NDArray[np.float64]:
     r"""Find the main directions of the variation within labels, scaled to the standard deviation.
 
@@ -265,7 +295,9 @@ def within_class_directions(
     if n_directions < 1 or within <= 1e-9 * total:
         return np.zeros((0, n_genes))
     # Subspace iteration: all directions share the products with the expression.
-    subspace = np.random.default_rng(0).standard_normal((n_genes, min(n_directions + 10, n_cells, n_genes)))
+    subspace = np.random.default_rng(0).standard_normal(
+        (n_genes, min(n_directions + 10, n_cells, n_genes))
+    )
     for _ in range(8):
         cells = root_weights * (x @ subspace - (means @ subspace)[labels])
         cells = root_weights * np.linalg.qr(cells)[0]
@@ -316,28 +348,41 @@ class PenalizedLogisticLoss:
         if not is_dense and torch.backends.mkl.is_available():
             # MKL is twice as fast as scipy.
             for i, rows in enumerate(map(sp.csr_matrix, factors)):
-                indptr, indices, data = map(torch.from_numpy, (rows.indptr, rows.indices, rows.data))
+                indptr, indices, data = map(
+                    torch.from_numpy, (rows.indptr, rows.indices, rows.data)
+                )
                 factors[i] = torch.sparse_csr_tensor(indptr, indices, data, rows.shape)
         self._z, self._transposed = factors
         self._nuisance = nuisance.astype(np.float32)
         self._offset = np.float32(0) if offset is None else offset.T.astype(np.float32)
         self._is_label = (fitted[:, None] == labels).astype(np.float32)
         counts = np.bincount(labels)
-        of_label = 1 / (counts * float(len(counts))) if config.balanced else np.full(len(counts), 1 / len(labels))
+        of_label = (
+            1 / (counts * float(len(counts)))
+            if config.balanced
+            else np.full(len(counts), 1 / len(labels))
+        )
         self._balance = of_label[labels].astype(np.float32)
         self._multinomial = config.multinomial
         self._probability = partial(softmax, axis=0) if config.multinomial else expit
         self._dual = np.zeros_like(self._is_label)
 
-    def fit(self, variance: NDArray[np.float32], max_iter: int, tolerance: float) -> NDArray[np.float32]:
+    def fit(
+        self, variance: NDArray[np.float32], max_iter: int, tolerance: float
+    ) -> NDArray[np.float32]:
         """Minimize the loss, starting from the last minimum, and return the weights.
 
         ``variance``, ``(n_fitted, n_genes)``, is the prior variance of each weight: one over its
         ridge penalty. A weight is zero where it is zero.
         """
         single = np.finfo(np.float32)
-        inner = [(self._nuisance * row) @ self._nuisance.T + np.eye(len(self._nuisance)) for row in variance]
-        inverse = np.stack([np.linalg.inv(matrix) for matrix in inner]).astype(np.float32)
+        inner = [
+            (self._nuisance * row) @ self._nuisance.T + np.eye(len(self._nuisance))
+            for row in variance
+        ]
+        inverse = np.stack([np.linalg.inv(matrix) for matrix in inner]).astype(
+            np.float32
+        )
         # As the products are.
         variance = np.asfortranarray(variance)
 
@@ -348,7 +393,9 @@ class PenalizedLogisticLoss:
             return weights
 
         dual = self._dual
-        scores = np.ascontiguousarray(self._times(self._z, weights_of(dual))) + self._offset
+        scores = (
+            np.ascontiguousarray(self._times(self._z, weights_of(dual))) + self._offset
+        )
         probability = self._probability(scores)
         step = change = np.zeros_like(dual)
         before, square_before = np.zeros_like(dual), np.ones((1, 1), dtype=np.float32)
@@ -357,16 +404,29 @@ class PenalizedLogisticLoss:
             in_scores = np.ascontiguousarray(self._times(self._z, weights_of(gradient)))
             square = self._dot(gradient, in_scores)
             # Below the second number, gradients are rounding errors of single precision.
-            least = np.maximum(tolerance**2, (10 * single.eps) ** 2 * self._dot(dual, scores - self._offset))
+            least = np.maximum(
+                tolerance**2,
+                (10 * single.eps) ** 2 * self._dot(dual, scores - self._offset),
+            )
             if not (is_active := square > least).any():
                 break
             # Polak and Ribière's formula, which starts anew where it would be negative.
-            momentum = np.maximum(square - self._dot(before, in_scores), 0) / np.where(is_active, square_before, 1)
+            momentum = np.maximum(square - self._dot(before, in_scores), 0) / np.where(
+                is_active, square_before, 1
+            )
             step, change = momentum * step - gradient, momentum * change - in_scores
             descends = self._dot(gradient, change) < 0
-            step, change = np.where(descends, step, -gradient), np.where(descends, change, -in_scores)
-            penalty = self._dot(dual, change), np.maximum(self._dot(step, change), single.tiny)
-            length, scores, probability = self._line_search(is_active, scores, probability, change, *penalty)
+            step, change = (
+                np.where(descends, step, -gradient),
+                np.where(descends, change, -in_scores),
+            )
+            penalty = (
+                self._dot(dual, change),
+                np.maximum(self._dot(step, change), single.tiny),
+            )
+            length, scores, probability = self._line_search(
+                is_active, scores, probability, change, *penalty
+            )
             dual = dual + length * step
             before, square_before = gradient, square
         self._dual = dual
@@ -390,17 +450,30 @@ class PenalizedLogisticLoss:
         high = np.full_like(curvature, np.inf)
         moved, enough = scores, np.zeros_like(curvature)
         for i in range(12):
-            first = self._dot(self._balance * (probability - self._is_label), change) + slope + length * curvature
+            first = (
+                self._dot(self._balance * (probability - self._is_label), change)
+                + slope
+                + length * curvature
+            )
             enough = 0.1 * abs(first) if i == 0 else enough
             is_found = (abs(first) <= enough) | ~is_active
             if is_found.all():
                 break
-            low, high = np.where(first < 0, length, low), np.where(first < 0, high, length)
-            mean = (probability * change).sum(0) if self._multinomial else probability * change
+            low, high = (
+                np.where(first < 0, length, low),
+                np.where(first < 0, high, length),
+            )
+            mean = (
+                (probability * change).sum(0)
+                if self._multinomial
+                else probability * change
+            )
             second = self._dot(self._balance * probability * (change - mean), change)
             newton = length - first / (second + curvature)
             bisected = np.where(np.isinf(high), 2 * low, (low + high) / 2)
-            following = np.where((newton > low) & (newton < high) | (i == 0), newton, bisected)
+            following = np.where(
+                (newton > low) & (newton < high) | (i == 0), newton, bisected
+            )
             length = np.where(is_found, length, following).astype(np.float32)
             moved = scores + length * change
             probability = self._probability(moved)
@@ -412,7 +485,13 @@ class PenalizedLogisticLoss:
             return (matrix @ torch.from_numpy(np.ascontiguousarray(rows.T))).numpy().T
         return (matrix @ rows.T).T
 
-    def _dot(self, left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _dot(
+        self, left: NDArray[np.float32], right: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
         """Multiply the rows of each label, ``(n_fitted, 1)``, or all rows."""
         products = np.einsum("kn,kn->k", left, right)
-        return products.sum(keepdims=True)[:, None] if self._multinomial else products[:, None]
+        return (
+            products.sum(keepdims=True)[:, None]
+            if self._multinomial
+            else products[:, None]
+        )

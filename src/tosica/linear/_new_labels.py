@@ -101,9 +101,13 @@ def fit_new_labels(
     # A column of ones, which is a token of its own, has the bias as its weight.
     ones = sp.csr_matrix(np.ones((x.shape[0], 1)))
     with_bias = sp.hstack([x, ones]).tocsr()
-    directions = None if shifts is None else np.hstack([shifts, np.zeros((len(shifts), 1))])
+    directions = (
+        None if shifts is None else np.hstack([shifts, np.zeros((len(shifts), 1))])
+    )
 
-    def fit(of_new: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def fit(
+        of_new: NDArray[np.bool_],
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         kept = np.append(np.ones(x.shape[0] - len(of_new), dtype=bool), of_new)
         fitted = fit_regressions(
             with_bias[kept],
@@ -113,7 +117,9 @@ def fit_new_labels(
             fitted=np.arange(n_known, n_known + n_new),
             offset=-logsumexp(of_old[kept], axis=1)[:, None],
         )
-        return (1 - lasso_share) * fitted.ridge + lasso_share * fitted.lasso, fitted.relevance[:, :-1]
+        return (
+            1 - lasso_share
+        ) * fitted.ridge + lasso_share * fitted.lasso, fitted.relevance[:, :-1]
 
     found = np.zeros(len(new.labels), dtype=bool)
     for fold, (weights, _) in cross_fit(new.labels, fit):
@@ -121,10 +127,16 @@ def fit_new_labels(
         found[fold] = np.hstack([own @ weights.T, others]).argmax(1) == new.labels[fold]
     weights, relevance = fit(np.ones(len(new.labels), dtype=bool))
     recall = np.bincount(new.labels, found) / np.bincount(new.labels)
-    return NewLabels(split_among_tokens(weights[:, :-1], relevance, tokens)[0], weights[:, -1], recall)
+    return NewLabels(
+        split_among_tokens(weights[:, :-1], relevance, tokens)[0],
+        weights[:, -1],
+        recall,
+    )
 
 
-def split_in_two(x: sp.csr_matrix, statistics: NoveltyStatistics) -> NDArray[np.bool_] | None:
+def split_in_two(
+    x: sp.csr_matrix, statistics: NoveltyStatistics
+) -> NDArray[np.bool_] | None:
     """Split cells that should be of one type, ``(n_cells, n_genes)``, if they look like two.
 
     They do if they vary more in one direction than noise of the variation within labels would by chance (the edge of
@@ -152,14 +164,22 @@ def split_in_two(x: sp.csr_matrix, statistics: NoveltyStatistics) -> NDArray[np.
         along[half] = (cells[half] - centers.mean(0)) @ line
     tails = kurtosis(along, bias=False) + 3 * (n - 1) ** 2 / ((n - 2) * (n - 3))
     is_wide = lengths[0] ** 2 / (n - 1) > (1 + np.sqrt(cells.shape[1] / n)) ** 2
-    return along > 0 if is_wide and (skew(along, bias=False) ** 2 + 1) / tails > 5 / 9 else None
+    return (
+        along > 0
+        if is_wide and (skew(along, bias=False) ** 2 + 1) / tails > 5 / 9
+        else None
+    )
 
 
 # --------------------------------------------------------------------------- replay
 
 
 def replay_cells(
-    statistics: NoveltyStatistics, n_cells: int, shifts: NDArray[np.floating] | None = None, *, seed: int = 0
+    statistics: NoveltyStatistics,
+    n_cells: int,
+    shifts: NDArray[np.floating] | None = None,
+    *,
+    seed: int = 0,
 ) -> tuple[sp.csr_matrix, NDArray[np.int64]]:
     r"""Draw cells of each label from its mean and the variation within labels.
 
@@ -208,7 +228,9 @@ def replay_cells(
             expected += rng.random((n_cells, 1)) * shifts[label]
         expected = np.maximum(expected, 0)
         levels = np.maximum(level, expected)
-        probability = np.divide(expected, levels, out=np.zeros_like(expected), where=levels > 0)
+        probability = np.divide(
+            expected, levels, out=np.zeros_like(expected), where=levels > 0
+        )
         is_expressed = rng.random(expected.shape) < probability
         parts.append(sp.csr_matrix(np.where(is_expressed, levels, 0), dtype=np.float32))
     return sp.vstack(parts).tocsr(), np.repeat(np.arange(n_labels), n_cells)
@@ -290,7 +312,11 @@ def find_label_shifts(
 
 
 def _shifts(
-    x: sp.csr_matrix, labels: NDArray[np.integer], means: NDArray[np.float64], min_cells: int, shrinkage: float
+    x: sp.csr_matrix,
+    labels: NDArray[np.integer],
+    means: NDArray[np.float64],
+    min_cells: int,
+    shrinkage: float,
 ) -> NDArray[np.float64]:
     """Compute the shift of each label, shrunken towards the median of labels with enough cells."""
     counts = np.bincount(labels[labels >= 0], minlength=len(means))

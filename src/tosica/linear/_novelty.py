@@ -70,7 +70,10 @@ class NoveltyStatistics:
         return of_code[codes]
 
     def score_cells(
-        self, x: Matrix, measured: NDArray[np.bool_] | None = None, shift: NDArray[np.floating] | None = None
+        self,
+        x: Matrix,
+        measured: NDArray[np.bool_] | None = None,
+        shift: NDArray[np.floating] | None = None,
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Score single cells.
 
@@ -88,7 +91,9 @@ class NoveltyStatistics:
         Score of each cell, about standard normal for cells like those of the reference, and the
         position of its nearest label in ``labels``, shape ``(n_cells,)`` each.
         """
-        centers = np.asarray(self.means, dtype=np.float64) + (0 if shift is None else shift)
+        centers = np.asarray(self.means, dtype=np.float64) + (
+            0 if shift is None else shift
+        )
         distances = distances_over_genes(x, centers, self._weights(measured))
         nearest = distances.argmin(1)
         over_genes = distances.min(1) - covariates(x, measured) @ self.expected
@@ -111,7 +116,9 @@ class NoveltyStatistics:
         return weights
 
 
-def pvalues(scores: NDArray[np.floating], known: NDArray[np.floating]) -> NDArray[np.float64]:
+def pvalues(
+    scores: NDArray[np.floating], known: NDArray[np.floating]
+) -> NDArray[np.float64]:
     """Compute conformal p-values: the share of known cells that score at least as high.
 
     Parameters
@@ -133,15 +140,22 @@ def pvalues(scores: NDArray[np.floating], known: NDArray[np.floating]) -> NDArra
     [1.0, 0.2]
     """
     # Known scores are kept in single precision.
-    scores, ordered = np.asarray(scores, np.float32), np.sort(np.asarray(known, np.float32))
+    scores, ordered = (
+        np.asarray(scores, np.float32),
+        np.sort(np.asarray(known, np.float32)),
+    )
     n_higher = len(ordered) - np.searchsorted(ordered, scores, side="left")
     return (1 + n_higher) / (len(ordered) + 1)
 
 
-def add_doubt(distance: NDArray[np.floating], probability: NDArray[np.floating]) -> NDArray[np.float64]:
+def add_doubt(
+    distance: NDArray[np.floating], probability: NDArray[np.floating]
+) -> NDArray[np.float64]:
     """Add the normal score of 1 - probability to standardized distances, and divide by the root of two (Stouffer)."""
     # A probability of 1 in single precision is one of at most 1 - eps.
-    certain = np.minimum(np.asarray(probability, dtype=np.float64), 1 - float(np.finfo(np.float32).eps))
+    certain = np.minimum(
+        np.asarray(probability, dtype=np.float64), 1 - float(np.finfo(np.float32).eps)
+    )
     return np.asarray((distance - ndtri(certain)) / np.sqrt(2))
 
 
@@ -160,7 +174,9 @@ def label_excess(
     for label in range(len(excess)):
         sides = scores[nearest == label], known[known_nearest == label]
         if min(map(len, sides)) >= MIN_CELLS:
-            excess[label] = np.subtract(*(np.quantile(side, _QUANTILE) for side in sides))
+            excess[label] = np.subtract(
+                *(np.quantile(side, _QUANTILE) for side in sides)
+            )
     middle = 0.0 if np.isnan(excess).all() else np.nanmedian(excess)
     return np.maximum(np.where(np.isnan(excess), middle, excess), 0)
 
@@ -216,14 +232,20 @@ def common_shift(
         shift = shift * measured
         weights = weights * measured
     # Variance of a median, as a share of the variance of a cell.
-    of_median = np.pi / 2 * np.mean(variances) / len(differences) if variances else np.inf
+    of_median = (
+        np.pi / 2 * np.mean(variances) / len(differences) if variances else np.inf
+    )
     expected = float(of_median * (weights @ statistics.variance))
     observed = float(weights @ np.square(shift))
     return CommonShift(shift, 1 - expected / observed if observed > expected else 0.0)
 
 
 def fit_novelty(
-    x: sp.csr_matrix, labels: NDArray[np.integer], *, max_components: int = 30, cells_per_component: int = 12
+    x: sp.csr_matrix,
+    labels: NDArray[np.integer],
+    *,
+    max_components: int = 30,
+    cells_per_component: int = 12,
 ) -> NoveltyStatistics | None:
     """Fit the statistics of novelty to labeled cells.
 
@@ -246,11 +268,15 @@ def fit_novelty(
     present, codes = np.unique(labels, return_inverse=True)
     counts = np.bincount(codes)
     # As many for all folds, since distances grow with the number of components.
-    n_components = min(max_components, len(codes) // cells_per_component, x.shape[1] - 1)
+    n_components = min(
+        max_components, len(codes) // cells_per_component, x.shape[1] - 1
+    )
     products = _products(x)
 
     def fit(cells: NDArray[np.bool_]) -> tuple[NDArray, NDArray, NDArray] | None:
-        return fit_distances(x[cells], codes[cells], products[np.ix_(cells, cells)], max(n_components, 1))
+        return fit_distances(
+            x[cells], codes[cells], products[np.ix_(cells, cells)], max(n_components, 1)
+        )
 
     fitted = fit(np.ones(len(codes), dtype=bool))
     if fitted is None or counts.max() < 2:
@@ -278,7 +304,9 @@ def fit_novelty(
         components=components.astype(np.float32),
         expected=expected,
         scales=scales,
-        cells=((residual / scales[0] + (logs - scales[1]) / scales[2]) / 2).astype(np.float32),
+        cells=((residual / scales[0] + (logs - scales[1]) / scales[2]) / 2).astype(
+            np.float32
+        ),
         cells_labels=over_genes.argmin(1),
     )
 
@@ -299,7 +327,9 @@ def _distances_of_held_out(
     parts = []
     for fold, without in cross_fit(codes, fit, n_folds=n_folds):
         if without is not None:
-            over_genes = distances_over_genes(x[fold], without[0], gene_weights(without[1], _FLOOR_CELL))
+            over_genes = distances_over_genes(
+                x[fold], without[0], gene_weights(without[1], _FLOOR_CELL)
+            )
             in_components = distance_in_components(x[fold], without[0], without[2])
             parts.append((np.flatnonzero(fold), over_genes, np.log(in_components)))
     if not parts:
@@ -313,7 +343,10 @@ def _distances_of_held_out(
 
 def _products(x: sp.csr_matrix, genes_at_once: int = 2048) -> NDArray[np.float32]:
     """Multiply all pairs of cells, less the mean cell, ``(n_cells, n_cells)``."""
-    by_gene, mean = sp.csc_matrix(x, dtype=np.float32), np.asarray(x.mean(0), dtype=np.float32)
+    by_gene, mean = (
+        sp.csc_matrix(x, dtype=np.float32),
+        np.asarray(x.mean(0), dtype=np.float32),
+    )
     products = np.zeros((x.shape[0], x.shape[0]), dtype=np.float32)
     for start in range(0, x.shape[1], genes_at_once):
         some = slice(start, start + genes_at_once)
@@ -322,9 +355,13 @@ def _products(x: sp.csr_matrix, genes_at_once: int = 2048) -> NDArray[np.float32
     return products
 
 
-def _principal_axes(x: sp.csr_matrix, products: NDArray[np.float32], n_components: int) -> NDArray[np.float64]:
+def _principal_axes(
+    x: sp.csr_matrix, products: NDArray[np.float32], n_components: int
+) -> NDArray[np.float64]:
     """Find the principal axes of some cells, ``(n_genes, n_components)``, from their products."""
-    centered = products - products.mean(0) - products.mean(1, keepdims=True) + products.mean()
+    centered = (
+        products - products.mean(0) - products.mean(1, keepdims=True) + products.mean()
+    )
     start = np.random.default_rng(0).standard_normal(len(products)).astype(np.float32)
     leading = eigsh(centered, n_components, v0=start, tol=1e-3)[1].astype(np.float64)
     axes: NDArray[np.float64] = x.T @ leading - np.asarray(x.mean(0)).T * leading.sum(0)
@@ -332,7 +369,10 @@ def _principal_axes(x: sp.csr_matrix, products: NDArray[np.float32], n_component
 
 
 def fit_distances(
-    x: sp.csr_matrix, codes: NDArray[np.integer], products: NDArray[np.float32], n_components: int
+    x: sp.csr_matrix,
+    codes: NDArray[np.integer],
+    products: NDArray[np.float32],
+    n_components: int,
 ) -> tuple[NDArray, NDArray, NDArray] | None:
     """Fit means of labels, variances of genes and whitened components.
 
@@ -357,7 +397,9 @@ def fit_distances(
 
     n_cells = x.shape[0]
     counts = np.bincount(codes)
-    of_label = sp.csr_matrix((1 / counts[codes], (codes, np.arange(n_cells))), shape=(len(counts), n_cells))
+    of_label = sp.csr_matrix(
+        (1 / counts[codes], (codes, np.arange(n_cells))), shape=(len(counts), n_cells)
+    )
     means = np.asarray((of_label @ x).todense(), dtype=np.float64)
     freedom = max(n_cells - len(counts), 1)
     total = np.asarray(x.multiply(x).sum(0), dtype=np.float64).ravel()
@@ -378,11 +420,19 @@ def gene_weights(variance: NDArray[np.floating], floor: float) -> NDArray[np.flo
     return 1 / (variance + max(floor * variance.mean(), TINY))
 
 
-def distances_over_genes(x: Matrix, centers: NDArray[np.floating], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+def distances_over_genes(
+    x: Matrix, centers: NDArray[np.floating], weights: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Compute squared distances from centers over weighted genes, ``(n_cells, n_centers)``."""
-    squares = x.power(2) if isinstance(x, sp.csr_matrix) else np.square(x, dtype=np.float64)
+    squares = (
+        x.power(2) if isinstance(x, sp.csr_matrix) else np.square(x, dtype=np.float64)
+    )
     weighted = centers * weights
-    found = (squares @ weights)[:, None] - 2 * (x @ weighted.T) + (weighted * centers).sum(1)
+    found = (
+        (squares @ weights)[:, None]
+        - 2 * (x @ weighted.T)
+        + (weighted * centers).sum(1)
+    )
     return np.maximum(found, 0)
 
 

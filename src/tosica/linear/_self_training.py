@@ -105,7 +105,9 @@ def self_train(
     replayed, positions = replay_cells(statistics, per_label, seed=settings.seed or 0)
     replayed_labels = statistics.labels[positions]
     if measured is not None:
-        x, replayed = (sp.csr_matrix(cells.multiply(measured)) for cells in (x, replayed))
+        x, replayed = (
+            sp.csr_matrix(cells.multiply(measured)) for cells in (x, replayed)
+        )
     neighbors = nearest_cells(x, n_labels)
     logits = np.asarray(log_probabilities, dtype=np.float64)
     chosen = penalties or CrossValidated()
@@ -119,15 +121,24 @@ def self_train(
             tokens,
             **chosen._asdict(),
         )
-        logits = (1 - weight) * log_probabilities + weight * _score(classifier, x, tokens)
-    return SelfTrained(classifier, logits, teachers, labels[teachers], replayed, replayed_labels)
+        logits = (1 - weight) * log_probabilities + weight * _score(
+            classifier, x, tokens
+        )
+    return SelfTrained(
+        classifier, logits, teachers, labels[teachers], replayed, replayed_labels
+    )
 
 
-def _score(classifier: LinearClassifier, x: sp.csr_matrix, tokens: sp.csr_matrix) -> NDArray[np.float64]:
+def _score(
+    classifier: LinearClassifier, x: sp.csr_matrix, tokens: sp.csr_matrix
+) -> NDArray[np.float64]:
     """Logarithms of a classifier's probabilities, ``(n_cells, n_labels)``."""
     n_genes = tokens.shape[1]
     pairs = sp.csr_matrix(tokens)
-    to_gene = sp.csr_matrix((np.ones(pairs.nnz), (np.arange(pairs.nnz), pairs.indices)), shape=(pairs.nnz, n_genes))
+    to_gene = sp.csr_matrix(
+        (np.ones(pairs.nnz), (np.arange(pairs.nnz), pairs.indices)),
+        shape=(pairs.nnz, n_genes),
+    )
     weights = (to_gene.T @ classifier.weights.T).T
     scores: NDArray[np.float64] = log_softmax(x @ weights.T + classifier.biases, axis=1)
     return scores
@@ -165,7 +176,9 @@ def nearest_cells(
     if n_neighbors == 1:
         return np.arange(n_cells)[:, None]
     axes = TruncatedSVD(n_axes, random_state=0).fit_transform(x)
-    found: NDArray[np.intp] = NearestNeighbors(n_neighbors=n_neighbors).fit(axes).kneighbors(axes)[1]
+    found: NDArray[np.intp] = (
+        NearestNeighbors(n_neighbors=n_neighbors).fit(axes).kneighbors(axes)[1]
+    )
     return found
 
 
@@ -242,7 +255,10 @@ def limit_confidence(logits: NDArray[np.floating], highest: float) -> float:
     """
 
     def excess(log_temperature: float) -> float:
-        return float(softmax(logits / np.exp(log_temperature), axis=1).max(1).mean()) - highest
+        return (
+            float(softmax(logits / np.exp(log_temperature), axis=1).max(1).mean())
+            - highest
+        )
 
     # At the highest temperature all labels are equally probable.
     highest_log = np.log(100.0)
@@ -293,7 +309,9 @@ class Adaptation:
         """Leave out the branch before, which does not have labels that were added."""
         return replace(self, weights=None, biases=None)
 
-    def highest_probability(self, x: NDArray[np.floating]) -> NDArray[np.floating] | None:
+    def highest_probability(
+        self, x: NDArray[np.floating]
+    ) -> NDArray[np.floating] | None:
         """Compute the probability of each cell's best label before, ``(n_cells,)``.
 
         ``x`` is log-normalised expression, clipped and imputed as by the linear branch,
@@ -301,5 +319,7 @@ class Adaptation:
         """
         if self.weights is None or self.biases is None:
             return None
-        probabilities: NDArray[np.floating] = softmax(x @ self.weights.T + self.biases, axis=1)
+        probabilities: NDArray[np.floating] = softmax(
+            x @ self.weights.T + self.biases, axis=1
+        )
         return probabilities.max(1)

@@ -118,13 +118,17 @@ class AdaptationMixin(SetupMixin):
         >>> tosica.TOSICA.setup_anndata(reference, labels_key="bulk_labels")
         >>> model = tosica.TOSICA(reference, embed_dim=16)
         >>> model.train(max_epochs=5, enable_progress_bar=False)
-        >>> query.obs["known"] = query.obs["bulk_labels"].where(np.arange(query.n_obs) % 7 == 0)
+        >>> query.obs["known"] = query.obs["bulk_labels"].where(
+        ...     np.arange(query.n_obs) % 7 == 0
+        ... )
         >>> model.recalibrate(query, "known")
         >>> model.predict_set(query, coverage=0.9).shape
         (350, 10)
         """
         source = self._source(adata, None, layer, use_raw)
-        groups = read_groups(source.data, labels_key, name="labels_key", allow_missing=True)
+        groups = read_groups(
+            source.data, labels_key, name="labels_key", allow_missing=True
+        )
         foreign = [name for name in groups.categories if name not in self.labels]
         codes = groups.set_categories(self.labels).codes.astype(np.int64)
         rows = np.flatnonzero(codes >= 0)
@@ -134,20 +138,42 @@ class AdaptationMixin(SetupMixin):
             )
         chosen = source if len(rows) == len(codes) else source[rows]
         statistics, device = self.training_.novelty_statistics, self.module.device
-        query = QueryLoader(chosen, self.modalities, device, batch_size=batch_size, statistics=statistics)
+        query = QueryLoader(
+            chosen,
+            self.modalities,
+            device,
+            batch_size=batch_size,
+            statistics=statistics,
+        )
         if query.modalities != self.module.modality_choices[-1]:
-            missing = [repr(str(m.name)) for i, m in enumerate(self.modalities) if i not in query.modalities]
-            raise ValueError(f"The cells lack the modality {' and '.join(missing)} of the model: pass all modalities.")
+            missing = [
+                repr(str(m.name))
+                for i, m in enumerate(self.modalities)
+                if i not in query.modalities
+            ]
+            raise ValueError(
+                f"The cells lack the modality {' and '.join(missing)} of the model: pass all modalities."
+            )
         logits, truth = _logits_by_choice(self, query), torch.from_numpy(codes[rows])
         before = self.module.temperature.view(-1).tolist()
         fit_temperatures(self, logits, truth, before, spread=_TEMPERATURE_SPREAD)
         now = float(self.module.temperature.view(-1)[-1])
-        logger.info("recalibrate: took %d labelled cells; temperature %.3g, before %.3g", len(rows), now, before[-1])
+        logger.info(
+            "recalibrate: took %d labelled cells; temperature %.3g, before %.3g",
+            len(rows),
+            now,
+            before[-1],
+        )
         if foreign:
-            logger.info("recalibrate: left out cells labelled %s, which the model lacks", list_names(foreign))
+            logger.info(
+                "recalibrate: left out cells labelled %s, which the model lacks",
+                list_names(foreign),
+            )
 
     @classmethod
-    @validate_params(unlabeled_category=UNLABELED, accelerator=ACCELERATOR, device=DEVICE)
+    @validate_params(
+        unlabeled_category=UNLABELED, accelerator=ACCELERATOR, device=DEVICE
+    )
     def load_query_data(
         cls,
         adata: AnnData,
@@ -249,7 +275,9 @@ class AdaptationMixin(SetupMixin):
         >>> query = adata[400:].copy()
         >>> labeled = np.flatnonzero(is_monocyte[400:])[:30]
         >>> query.obs["known"] = "not known"
-        >>> query.obs.iloc[labeled, query.obs.columns.get_loc("known")] = "CD14+ Monocyte"
+        >>> query.obs.iloc[labeled, query.obs.columns.get_loc("known")] = (
+        ...     "CD14+ Monocyte"
+        ... )
         >>> grown = tosica.TOSICA.load_query_data(query, model, "known", "not known")
         >>> grown.train()
         >>> grown.labels[-1]
@@ -261,10 +289,19 @@ class AdaptationMixin(SetupMixin):
             FilePath().check("reference_model", reference_model)
             base = cls.load(reference_model, accelerator=accelerator, device=device)
         base._check_extensible()
-        key = base.registry_["setup_args"]["labels_key"] if labels_key is None else labels_key
+        key = (
+            base.registry_["setup_args"]["labels_key"]
+            if labels_key is None
+            else labels_key
+        )
         groups = read_groups(adata, key, name="labels_key", allow_missing=True)
-        where, unlabeled_text = f"adata.obs[{key!r}]", None if unlabeled_category is None else str(unlabeled_category)
-        groups = clean_labels(pd.Series(groups), where, unlabeled_text, base.labels).remove_unused_categories()
+        where, unlabeled_text = (
+            f"adata.obs[{key!r}]",
+            None if unlabeled_category is None else str(unlabeled_category),
+        )
+        groups = clean_labels(
+            pd.Series(groups), where, unlabeled_text, base.labels
+        ).remove_unused_categories()
         new = [name for name in groups.categories if name not in base.labels]
         _check_new_labels(new, base.labels, where)
         model = base._extended(new, _values_of(adata.obs[key], new))
@@ -273,13 +310,23 @@ class AdaptationMixin(SetupMixin):
         unlabeled = np.flatnonzero(codes < 0)
         drawn = subsample_by_label(np.zeros(len(unlabeled), dtype=np.int64), MAX_CELLS)
         cells = np.union1d(np.flatnonzero(codes >= 0), unlabeled[drawn])
-        source = ExpressionSource(adata if len(cells) == adata.n_obs else adata[cells], layer, use_raw)
+        source = ExpressionSource(
+            adata if len(cells) == adata.n_obs else adata[cells], layer, use_raw
+        )
         query = QueryLoader(source, base.modalities, base.module.device)
-        n_shared = adata.n_vars if query.measured is None else min(int(query.measured.sum()), adata.n_vars)
+        n_shared = (
+            adata.n_vars
+            if query.measured is None
+            else min(int(query.measured.sum()), adata.n_vars)
+        )
         logger.info(
             "load_query_data: new labels: %s; %s of the query's %s genes are genes of the model, and "
             "new labels rest on these alone",
-            *(list_names(new) or "none", format_thousands(n_shared), format_thousands(adata.n_vars)),
+            *(
+                list_names(new) or "none",
+                format_thousands(n_shared),
+                format_thousands(adata.n_vars),
+            ),
         )
         model._query_cells = NewLabels(query, codes[cells], len(base.labels))
         return model
@@ -287,11 +334,15 @@ class AdaptationMixin(SetupMixin):
     def _check_extensible(self) -> None:
         """Refuse a model that no label can be added to."""
         if self.modalities[0].name is not None:
-            raise TypeError("No labels can be added to a model of a MuData: train a new one on all labels.")
+            raise TypeError(
+                "No labels can be added to a model of a MuData: train a new one on all labels."
+            )
         if not self.is_trained_:
             raise ValueError("The model is not trained: call model.train() first.")
         if self.module.linear is None:
-            raise ValueError("The model has no linear branch, which new labels are added to: train one with it.")
+            raise ValueError(
+                "The model has no linear branch, which new labels are added to: train one with it."
+            )
         if self.training_.novelty_statistics is None:
             raise ValueError(
                 "The model has no statistics of its reference, as it is old or of few cells: train a new one."
@@ -304,19 +355,32 @@ class AdaptationMixin(SetupMixin):
         another type than those of the model. They have no place in its order.
         """
         state = self.get_state_registry(REGISTRY_KEYS.LABELS_KEY)
-        before, colors = state[LabelsField.VALUES_KEY], list(state[LabelsField.COLORS_KEY])
+        before, colors = (
+            state[LabelsField.VALUES_KEY],
+            list(state[LabelsField.COLORS_KEY]),
+        )
         # As unlike those in use as the default palette allows.
         palette = default_palette(len(colors) + len(new))
-        unused = [color for color in palette if color not in colors] + palette[len(colors) :]
+        unused = [color for color in palette if color not in colors] + palette[
+            len(colors) :
+        ]
         colors[len(self.labels) : len(self.labels)] = unused[: len(new)]
         if new and before.dtype != values.dtype:
-            before, values = np.array(self.labels, dtype=object), np.array(new, dtype=object)
-        changed = {LabelsField.COLORS_KEY: colors, LabelsField.VALUES_KEY: np.concatenate([before, values])}
+            before, values = (
+                np.array(self.labels, dtype=object),
+                np.array(new, dtype=object),
+            )
+        changed = {
+            LabelsField.COLORS_KEY: colors,
+            LabelsField.VALUES_KEY: np.concatenate([before, values]),
+        }
         if new:
             changed[LabelsField.ORDERED_KEY] = False
         model = self._with_labels([*self.labels, *new], changed)
         result = deepcopy(self.training_)
-        adaptation = None if result.adaptation is None else result.adaptation.forget_before()
+        adaptation = (
+            None if result.adaptation is None else result.adaptation.forget_before()
+        )
         model.training_ = replace(result, certificate=None, adaptation=adaptation)
         return model
 
@@ -355,16 +419,28 @@ class AdaptationMixin(SetupMixin):
         """
         names = set(as_names(labels))
         for name in sorted(names.difference(self.labels)):
-            raise KeyError(f"the model has no label {name!r}{only_known(name, self.labels)}")
+            raise KeyError(
+                f"the model has no label {name!r}{only_known(name, self.labels)}"
+            )
         if not self.is_trained_ or len(names) < 2:
             raise ValueError("subset takes two or more labels of a trained model.")
         kept = [i for i, name in enumerate(self.labels) if name in names]
-        state, result = self.get_state_registry(REGISTRY_KEYS.LABELS_KEY), deepcopy(self.training_)
+        state, result = (
+            self.get_state_registry(REGISTRY_KEYS.LABELS_KEY),
+            deepcopy(self.training_),
+        )
         colors = state[LabelsField.COLORS_KEY]
         changed = {LabelsField.VALUES_KEY: state[LabelsField.VALUES_KEY][kept]}
-        changed[LabelsField.COLORS_KEY] = [*(colors[i] for i in kept), *colors[len(self.labels) :]]
+        changed[LabelsField.COLORS_KEY] = [
+            *(colors[i] for i in kept),
+            *colors[len(self.labels) :],
+        ]
         model = self._with_labels([self.labels[i] for i in kept], changed)
-        counts = None if result.label_counts is None else {k: n for k, n in result.label_counts.items() if k in names}
+        counts = (
+            None
+            if result.label_counts is None
+            else {k: n for k, n in result.label_counts.items() if k in names}
+        )
         statistics = result.novelty_statistics
         if statistics is not None:
             rows = np.isin(statistics.labels, kept)
@@ -377,7 +453,9 @@ class AdaptationMixin(SetupMixin):
             held_out_probabilities=None,
             novelty_statistics=statistics,
             certificate=None,
-            adaptation=None if result.adaptation is None else result.adaptation.take_labels(kept),
+            adaptation=None
+            if result.adaptation is None
+            else result.adaptation.take_labels(kept),
         )
         return model
 
@@ -387,21 +465,36 @@ class AdaptationMixin(SetupMixin):
         field = registry["field_registries"][REGISTRY_KEYS.LABELS_KEY]
         mapping = field["state_registry"][LabelsField.CATEGORICAL_MAPPING_KEY]
         names = [*labels, *mapping[len(self.labels) :]]
-        field["state_registry"] |= {**changed, LabelsField.CATEGORICAL_MAPPING_KEY: np.array(names, dtype=object)}
+        field["state_registry"] |= {
+            **changed,
+            LabelsField.CATEGORICAL_MAPPING_KEY: np.array(names, dtype=object),
+        }
         if "n_labels" in field.get("summary_stats", {}):
             field["summary_stats"]["n_labels"] = len(names)
         model = type(self)(None, registry=registry, **self.init_params_["non_kwargs"])
-        weights, of_old = self.module.state_dict(), {name: i for i, name in enumerate(self.labels)}
+        weights, of_old = (
+            self.module.state_dict(),
+            {name: i for i, name in enumerate(self.labels)},
+        )
         rows = [of_old.get(name, -1) for name in labels]
-        new, unreachable = torch.tensor(rows) < 0, _UNREACHABLE * float(self.module.temperature.max())
+        new, unreachable = (
+            torch.tensor(rows) < 0,
+            _UNREACHABLE * float(self.module.temperature.max()),
+        )
         for name in weights:
             if name.startswith(("linear.weight", "linear.bias", "head.")):
                 weights[name] = weights[name][rows]
-                weights[name][new] = unreachable if name.startswith("linear.bias") else 0.0
+                weights[name][new] = (
+                    unreachable if name.startswith("linear.bias") else 0.0
+                )
         model.module.load_state_dict(weights)
         for name in SCVI_ATTRS:
             setattr(model, name, deepcopy(getattr(self, name, None)))
-        terms = {name: term for name, term in self.ontology_term_ids_.items() if name in labels}
+        terms = {
+            name: term
+            for name, term in self.ontology_term_ids_.items()
+            if name in labels
+        }
         parents: dict[str, str] = {}
         above, line = self.label_parents_, list(labels)
         while line:
@@ -430,9 +523,13 @@ def _check_new_labels(new: list[str], known: list[str], where: str) -> None:
     for name in new:
         other = spelled.setdefault(label_key(name), name)
         if other != name:
-            warn_user(f"{name!r} in {where} becomes a label beside {other!r}: if they are one type, spell them alike.")
+            warn_user(
+                f"{name!r} in {where} becomes a label beside {other!r}: if they are one type, spell them alike."
+            )
     if not new:
-        warn_user(f"{where} has no label that the model lacks: call annotate, or recalibrate to adapt probabilities.")
+        warn_user(
+            f"{where} has no label that the model lacks: call annotate, or recalibrate to adapt probabilities."
+        )
 
 
 @torch.inference_mode()
@@ -442,7 +539,9 @@ def _logits_by_choice(model: AdaptationMixin, query: QueryLoader) -> list[torch.
 
     def score(batch: Minibatch) -> list[torch.Tensor]:
         return [
-            module.annotate(batch.x, attention=False, modalities=choice, measured=batch.measured).logits.float()
+            module.annotate(
+                batch.x, attention=False, modalities=choice, measured=batch.measured
+            ).logits.float()
             for choice in module.modality_choices
         ]
 
@@ -474,14 +573,18 @@ class NewLabels:
     _linear: LinearBranch
     _statistics: NoveltyStatistics
 
-    def __init__(self, query: QueryLoader, codes: NDArray[np.int64], n_before: int) -> None:
+    def __init__(
+        self, query: QueryLoader, codes: NDArray[np.int64], n_before: int
+    ) -> None:
         self._query, self._codes, self._n_before = query, codes, n_before
 
     def fit(self, model: SetupMixin) -> None:
         """Fit the labels that :meth:`TOSICA.load_query_data` added; all other logits stay as they are."""
         new, result = model.labels[self._n_before :], model.training_
         if not new:
-            logger.info("train: the query has no new label, and the model stays as it is")
+            logger.info(
+                "train: the query has no new label, and the model stays as it is"
+            )
             return
         assert result.novelty_statistics is not None
         assert model.module.linear is not None
@@ -489,28 +592,47 @@ class NewLabels:
         # Without what an earlier fit of the same labels added.
         of_labels = result.novelty_statistics.labels
         kept = {
-            name: getattr(result.novelty_statistics, name)[of_labels < self._n_before] for name in ("means", "labels")
+            name: getattr(result.novelty_statistics, name)[of_labels < self._n_before]
+            for name in ("means", "labels")
         }
         self._statistics = replace(result.novelty_statistics, **kept)
         with restore_on_failure(model), progress(None, "train: new labels"):
             statistics, recall = self._fit(new)
-        counts = np.bincount(self._codes[self._codes >= 0], minlength=len(model.labels)).tolist()
+        counts = np.bincount(
+            self._codes[self._codes >= 0], minlength=len(model.labels)
+        ).tolist()
         added = dict(zip(new, counts[self._n_before :], strict=True))
         counted = (result.label_counts or {}) | added
-        model.training_ = replace(result, label_counts=counted, novelty_statistics=statistics, certificate=None)
+        model.training_ = replace(
+            result,
+            label_counts=counted,
+            novelty_statistics=statistics,
+            certificate=None,
+        )
         of_label = zip(added.items(), recall, strict=True)
-        shown = ", ".join(f"{name!r} ({n} cells, held-out recall {share:.2f})" for (name, n), share in of_label)
-        logger.info("train: added %s; the other labels' scores stay as they were", shown)
+        shown = ", ".join(
+            f"{name!r} ({n} cells, held-out recall {share:.2f})"
+            for (name, n), share in of_label
+        )
+        logger.info(
+            "train: added %s; the other labels' scores stay as they were", shown
+        )
 
     def _fit(self, names: list[str]) -> tuple[NoveltyStatistics, NDArray[np.float64]]:
         """Fit the new labels, and get the statistics with their means, and the recall of cells left out."""
         codes, n_before = self._codes, self._n_before
-        x = sp.vstack([sp.csr_matrix(batch.x.cpu().numpy()) for batch in self._query]).tocsr()
+        x = sp.vstack(
+            [sp.csr_matrix(batch.x.cpu().numpy()) for batch in self._query]
+        ).tocsr()
         is_new = codes >= n_before
         new = LabeledCells(x[is_new], codes[is_new] - n_before)
         # Genes may be as high as in the new labels, where they may be markers.
         clip_max = self._linear.clip_max
-        clip_max.copy_(torch.maximum(clip_max, torch.from_numpy(new.x.max(0).toarray().ravel()).to(clip_max)))
+        clip_max.copy_(
+            torch.maximum(
+                clip_max, torch.from_numpy(new.x.max(0).toarray().ravel()).to(clip_max)
+            )
+        )
         for label, name in enumerate(names):
             second = split_in_two(new.x[new.labels == label], self._statistics)
             if second is not None:
@@ -519,13 +641,24 @@ class NewLabels:
                     f"{second.sum()} cells: cluster them alone, and give each type its own label."
                 )
         means = self._means(new)
-        measured = None if self._query.measured is None else self._query.measured.cpu().numpy()
+        measured = (
+            None if self._query.measured is None else self._query.measured.cpu().numpy()
+        )
         known, shifts = self._compare(x[~is_new], codes[~is_new], means, measured)
         fitted = fit_new_labels(
-            new, known, shifts, self._statistics, self._score, token_genes(self._module), measured=measured
+            new,
+            known,
+            shifts,
+            self._statistics,
+            self._score,
+            token_genes(self._module),
+            measured=measured,
         )
         temperature = float(self._module.temperature)
-        for target, values in ((self._linear.weight, fitted.weights), (self._linear.bias, fitted.biases)):
+        for target, values in (
+            (self._linear.weight, fitted.weights),
+            (self._linear.bias, fitted.biases),
+        ):
             target[n_before:] = torch.from_numpy(temperature * values).to(target)
         all_means = np.vstack([self._statistics.means, means]).astype(np.float32)
         labels = np.append(self._statistics.labels, n_before + np.arange(len(names)))
@@ -534,9 +667,16 @@ class NewLabels:
     def _means(self, cells: LabeledCells) -> NDArray[np.float64]:
         """Mean expression of each label, with missing genes imputed, ``(n_labels, n_genes)``."""
         labels = range(int(cells.labels.max()) + 1)
-        means = np.vstack([np.asarray(cells.x[cells.labels == k].mean(0)) for k in labels])
+        means = np.vstack(
+            [np.asarray(cells.x[cells.labels == k].mean(0)) for k in labels]
+        )
         found = torch.from_numpy(means).to(self._linear.clip_max)
-        return self._linear.expression(found, self._query.measured).cpu().numpy().astype(np.float64)
+        return (
+            self._linear.expression(found, self._query.measured)
+            .cpu()
+            .numpy()
+            .astype(np.float64)
+        )
 
     def _compare(
         self,
@@ -558,7 +698,9 @@ class NewLabels:
         kept = position[best] >= 0
         x, codes, labels = x[kept], codes[kept], position[best[kept]]
         is_known = codes >= 0
-        shifts, _ = find_label_shifts(x, labels, is_known, new_means, self._statistics, measured=measured)
+        shifts, _ = find_label_shifts(
+            x, labels, is_known, new_means, self._statistics, measured=measured
+        )
         return LabeledCells(x[is_known], labels[is_known]), shifts
 
     @torch.inference_mode()
@@ -568,8 +710,14 @@ class NewLabels:
 
         def score(start: int) -> NDArray[np.float32]:
             dense = torch.from_numpy(x[start : start + _BATCH_SIZE].toarray()).float()
-            found = module.annotate(dense, attention=False, measured=self._query.measured)
-            return (found.logits[:, : self._n_before].float() / module.temperature).cpu().numpy()
+            found = module.annotate(
+                dense, attention=False, measured=self._query.measured
+            )
+            return (
+                (found.logits[:, : self._n_before].float() / module.temperature)
+                .cpu()
+                .numpy()
+            )
 
         with thread_pool(module.device):
             return np.vstack(list(thread_map(score, range(0, x.shape[0], _BATCH_SIZE))))

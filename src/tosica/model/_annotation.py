@@ -28,10 +28,22 @@ from tosica._checks import (
 from tosica._limits import LIMITS
 from tosica._obs import file_columns
 from tosica._parallel import thread_map, thread_pool
-from tosica._settings import format_thousands, logger, only_warnings, progress, query_logger
+from tosica._settings import (
+    format_thousands,
+    logger,
+    only_warnings,
+    progress,
+    query_logger,
+)
 from tosica._stats import conformal_threshold, label_sets
 from tosica.data import ExpressionSource, load_annotations
-from tosica.linear import add_doubt, common_shift, label_excess, pvalues, subsample_by_label
+from tosica.linear import (
+    add_doubt,
+    common_shift,
+    label_excess,
+    pvalues,
+    subsample_by_label,
+)
 from tosica.model._annotation_result import (
     CONFIDENCE,
     CUTOFF,
@@ -60,7 +72,11 @@ Precision = Literal["32-true", "bf16-mixed"]
 # Cells by which it is told whether a query is of another batch.
 _N_CELLS_OF_SIGNAL = 2_000
 _WANTED = {"probabilities", "attention", "unannotated", "latent", "novelty"}
-LAYER = Either(first=String(), second=InstanceOf("a dict of modality and layer", dict), optional=True)
+LAYER = Either(
+    first=String(),
+    second=InstanceOf("a dict of modality and layer", dict),
+    optional=True,
+)
 
 
 class AnnotationMixin(SetupMixin):
@@ -72,7 +88,9 @@ class AnnotationMixin(SetupMixin):
     adapted_: Self | None = None
     """The model that the last ``annotate(query, adapt=True)`` made, by which it labelled the query."""
 
-    @validate_params(layer=LAYER, confidence=CONFIDENCE, precision=OneOf(*get_args(Precision)))
+    @validate_params(
+        layer=LAYER, confidence=CONFIDENCE, precision=OneOf(*get_args(Precision))
+    )
     def infer(
         self,
         adata: AnnData | MuData | None = None,
@@ -123,7 +141,12 @@ class AnnotationMixin(SetupMixin):
         adata, tokens, device = source.data, self.tokens, self.module.device
         statistics = self.training_.novelty_statistics
         query = QueryLoader(
-            source, self.modalities, device, batch_size=batch_size, sample=sample, statistics=statistics
+            source,
+            self.modalities,
+            device,
+            batch_size=batch_size,
+            sample=sample,
+            statistics=statistics,
         )
         columns = np.flatnonzero(np.isin(tokens.modality, query.modalities))
         if "unannotated" not in wanted:
@@ -131,24 +154,35 @@ class AnnotationMixin(SetupMixin):
             columns = columns[columns < len(tokens.names) - tokens.n_unannotated]
         found: dict[str, np.ndarray] = {}
         run = partial(self._infer_minibatch, query.modalities, wanted, precision)
-        with thread_pool(device), progress(adata.n_obs, "annotate", enabled=enable_progress_bar) as step:
+        with (
+            thread_pool(device),
+            progress(adata.n_obs, "annotate", enabled=enable_progress_bar) as step,
+        ):
             for start, parts in thread_map(run, query):
                 for name, part in parts.items():
                     if not np.isfinite(part).all():
-                        raise ValueError(f"The model gives no finite {name}: its weights are spoilt; train a new one.")
+                        raise ValueError(
+                            f"The model gives no finite {name}: its weights are spoilt; train a new one."
+                        )
                     if name not in found:
-                        found[name] = np.empty((adata.n_obs, *part.shape[1:]), dtype=part.dtype)
+                        found[name] = np.empty(
+                            (adata.n_obs, *part.shape[1:]), dtype=part.dtype
+                        )
                     found[name][start : start + len(part)] = part
                 step.n += len(part)
         hierarchy = self._hierarchy
         if hierarchy is not None:
             found |= self._confident_answers(hierarchy, found, confidence)
         if "attention" in found:
-            found["attention"] = np.ascontiguousarray(found["attention"][:, : len(columns)])
+            found["attention"] = np.ascontiguousarray(
+                found["attention"][:, : len(columns)]
+            )
         if "novelty" in found and statistics is not None:
             # A part of a query is corrected by cells from all over it.
             whole = None if sample is None else self._distances(sample, layer, use_raw)
-            found["novelty_pvalue"] = _novelty_pvalues(found.pop("distance"), found.pop("nearest"), whole, statistics)
+            found["novelty_pvalue"] = _novelty_pvalues(
+                found.pop("distance"), found.pop("nearest"), whole, statistics
+            )
         batch_signal = None
         if "novelty" in found and (sample is None or sample is adata):
             batch_signal = self._batch_signal(source)
@@ -157,24 +191,36 @@ class AnnotationMixin(SetupMixin):
         return AnnotationResult(
             obs_names=adata.obs_names,
             labels=self.labels,
-            dtype=pd.CategoricalDtype(pd.Index(state[LabelsField.VALUES_KEY]), ordered=state[LabelsField.ORDERED_KEY]),
+            dtype=pd.CategoricalDtype(
+                pd.Index(state[LabelsField.VALUES_KEY]),
+                ordered=state[LabelsField.ORDERED_KEY],
+            ),
             colors=state[LabelsField.COLORS_KEY],
             gene_sets=[tokens.names[i] for i in columns],
-            modalities=None if names[0] is None else [str(names[i]) for i in tokens.modality[columns]],
+            modalities=None
+            if names[0] is None
+            else [str(names[i]) for i in tokens.modality[columns]],
             present=query.modalities,
             terms=dict(self._term_of_label or {}),
             hierarchy=hierarchy,
             model=self.fingerprint,
             source="" if names[0] else str(self.modalities[0].mask.get("source", "")),
             n_genes=len(tokens.var_names),
-            n_missing_genes=0 if query.measured is None else int((~query.measured).sum()),
+            n_missing_genes=0
+            if query.measured is None
+            else int((~query.measured).sum()),
             batch_signal=batch_signal,
-            adapted="" if self.training_.adaptation is None else str(self.training_.adaptation),
+            adapted=""
+            if self.training_.adaptation is None
+            else str(self.training_.adaptation),
             **found,
         )
 
     def _confident_answers(
-        self, hierarchy: LabelHierarchy, found: Mapping[str, np.ndarray], confidence: float
+        self,
+        hierarchy: LabelHierarchy,
+        found: Mapping[str, np.ndarray],
+        confidence: float,
     ) -> dict[str, np.ndarray]:
         """Codes and probabilities of the confident answers, if there are probabilities and groups of labels."""
         if "probabilities" not in found or len(hierarchy.names) <= len(self.labels):
@@ -187,29 +233,55 @@ class AnnotationMixin(SetupMixin):
 
     @torch.inference_mode()
     def _infer_minibatch(
-        self, modalities: tuple[int, ...], wanted: set[str], precision: Precision, minibatch: Minibatch
+        self,
+        modalities: tuple[int, ...],
+        wanted: set[str],
+        precision: Precision,
+        minibatch: Minibatch,
     ) -> tuple[int, dict[str, np.ndarray]]:
         """Compute what is wanted of some cells, and return it with the position of the first."""
         device, measured = self.module.device, minibatch.measured
         rounds = precision == "bf16-mixed" and device.type != "cpu"
         attention = not wanted.isdisjoint({"attention", "unannotated"})
         with torch.autocast(device.type, torch.bfloat16, enabled=rounds):
-            output = self.module.annotate(minibatch.x, attention=attention, modalities=modalities, measured=measured)
+            output = self.module.annotate(
+                minibatch.x,
+                attention=attention,
+                modalities=modalities,
+                measured=measured,
+            )
         probabilities = self.module.probabilities(output.logits, modalities)
-        values = {"latent": output.latent, "probabilities": probabilities, "attention": output.attention}
+        values = {
+            "latent": output.latent,
+            "probabilities": probabilities,
+            "attention": output.attention,
+        }
         # Attention is there if it was asked for, with unannotated tokens or without.
-        asked = {name: value for name, value in values.items() if name in {*wanted, "attention"}}
-        arrays = {name: value.float().cpu().numpy() for name, value in asked.items() if value is not None}
+        asked = {
+            name: value
+            for name, value in values.items()
+            if name in {*wanted, "attention"}
+        }
+        arrays = {
+            name: value.float().cpu().numpy()
+            for name, value in asked.items()
+            if value is not None
+        }
         if "probabilities" in arrays:
             left, rows = arrays["probabilities"].copy(), np.arange(len(minibatch.x))
             for rank in ("", "second_"):
                 codes = left.argmax(1).astype(np.int32)
-                arrays |= {f"{rank}codes": codes, f"{rank}probability": left[rows, codes]}
+                arrays |= {
+                    f"{rank}codes": codes,
+                    f"{rank}probability": left[rows, codes],
+                }
                 left[rows, codes] = 0
         statistics = self.training_.novelty_statistics
         if "novelty" in wanted and statistics is not None:
             known = None if measured is None else measured.cpu().numpy()
-            distance, arrays["nearest"] = statistics.score_cells(minibatch.x.cpu().numpy(), known)
+            distance, arrays["nearest"] = statistics.score_cells(
+                minibatch.x.cpu().numpy(), known
+            )
             most = self._probability_before(minibatch.x, measured)
             if most is None:
                 most = probabilities.max(1).values.float().cpu().numpy()
@@ -229,18 +301,36 @@ class AnnotationMixin(SetupMixin):
             self.module.linear,
             self.training_.adaptation,
         )
-        if statistics is None or linear is None or (adaptation is not None and adaptation.n_rounds):
+        if (
+            statistics is None
+            or linear is None
+            or (adaptation is not None and adaptation.n_rounds)
+        ):
             return None
-        drawn = subsample_by_label(np.zeros(source.data.n_obs, dtype=np.int64), _N_CELLS_OF_SIGNAL)
+        drawn = subsample_by_label(
+            np.zeros(source.data.n_obs, dtype=np.int64), _N_CELLS_OF_SIGNAL
+        )
         with only_warnings(query_logger), warnings.catch_warnings(action="ignore"):
-            cells = QueryLoader(source[drawn], self.modalities, self.module.device, statistics=statistics)
-            parts = [(batch.x.cpu(), linear(batch.x, batch.measured).argmax(1).cpu()) for batch in cells]
+            cells = QueryLoader(
+                source[drawn],
+                self.modalities,
+                self.module.device,
+                statistics=statistics,
+            )
+            parts = [
+                (batch.x.cpu(), linear(batch.x, batch.measured).argmax(1).cpu())
+                for batch in cells
+            ]
         x, codes = (torch.cat(values).numpy() for values in zip(*parts, strict=True))
         measured = None if cells.measured is None else cells.measured.cpu().numpy()
-        return common_shift(sp.csr_matrix(x), statistics.positions(codes), statistics, measured).signal
+        return common_shift(
+            sp.csr_matrix(x), statistics.positions(codes), statistics, measured
+        ).signal
 
     @torch.inference_mode()
-    def _probability_before(self, x: torch.Tensor, measured: torch.Tensor | None) -> np.ndarray | None:
+    def _probability_before(
+        self, x: torch.Tensor, measured: torch.Tensor | None
+    ) -> np.ndarray | None:
         """Probability of each cell's best label before the model was adapted; ``None`` if it was not.
 
         ``x`` is normalised expression, ``(n_cells, n_genes)``.
@@ -248,9 +338,13 @@ class AnnotationMixin(SetupMixin):
         adaptation, linear = self.training_.adaptation, self.module.linear
         if adaptation is None or linear is None:
             return None
-        return adaptation.highest_probability(linear.expression(x, measured).cpu().numpy())
+        return adaptation.highest_probability(
+            linear.expression(x, measured).cpu().numpy()
+        )
 
-    def _distances(self, cells: AnnData, layer: Any, use_raw: bool) -> tuple[np.ndarray, np.ndarray]:
+    def _distances(
+        self, cells: AnnData, layer: Any, use_raw: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Distance of cells from the nearest label, and which it is, as parts of the novelty."""
         statistics = self.training_.novelty_statistics
         assert statistics is not None
@@ -398,14 +492,25 @@ class AnnotationMixin(SetupMixin):
         adata = self.adata if adata is None else adata
         # anndata would refuse this only after the work, when the result is written.
         if getattr(adata, "isbacked", False) and (copy or adata.is_view):
-            what = "a view of a backed AnnData" if adata.is_view else "a backed AnnData with copy=True"
-            raise ValueError(f"annotate cannot write to {what}: call adata.to_memory() first.")
+            what = (
+                "a view of a backed AnnData"
+                if adata.is_view
+                else "a backed AnnData with copy=True"
+            )
+            raise ValueError(
+                f"annotate cannot write to {what}: call adata.to_memory() first."
+            )
         model = self
         if adapt:
             self.adapted_ = model = self.adapt(
-                adata, layer=layer, use_raw=use_raw, enable_progress_bar=enable_progress_bar
+                adata,
+                layer=layer,
+                use_raw=use_raw,
+                enable_progress_bar=enable_progress_bar,
             )
-        elif self.training_.adaptation is not None and self.training_.adaptation.n_rounds:
+        elif (
+            self.training_.adaptation is not None and self.training_.adaptation.n_rounds
+        ):
             logger.info(
                 "annotate: the model is %s; for cells of another batch, take the model that it was made from",
                 self.training_.adaptation,
@@ -419,7 +524,10 @@ class AnnotationMixin(SetupMixin):
             precision=precision,
             enable_progress_bar=enable_progress_bar,
         )
-        if result.batch_signal is not None and result.batch_signal > LIMITS.batch_signal:
+        if (
+            result.batch_signal is not None
+            and result.batch_signal > LIMITS.batch_signal
+        ):
             logger.info(
                 "annotate: the query differs from the reference in what all labels share, as another batch does: "
                 "model.annotate(query, adapt=True) learns from it"
@@ -428,7 +536,9 @@ class AnnotationMixin(SetupMixin):
         target = adata.copy() if copy else adata
         if isinstance(target, AnnData):
             load_annotations(target)
-        result.to_adata(target, cutoff=cutoff, probabilities=probabilities, key_added=key_added)
+        result.to_adata(
+            target, cutoff=cutoff, probabilities=probabilities, key_added=key_added
+        )
         return target if copy else None
 
     @validate_params()
@@ -466,9 +576,20 @@ class AnnotationMixin(SetupMixin):
         RuntimeError, TypeError, ValueError
             As :meth:`annotate`.
         """
-        result = self.infer(adata, "probabilities", indices, layer=layer, use_raw=use_raw, batch_size=batch_size)
+        result = self.infer(
+            adata,
+            "probabilities",
+            indices,
+            layer=layer,
+            use_raw=use_raw,
+            batch_size=batch_size,
+        )
         if soft:
-            return pd.DataFrame(result.probabilities, index=result.obs_names, columns=result.dtype.categories)
+            return pd.DataFrame(
+                result.probabilities,
+                index=result.obs_names,
+                columns=result.dtype.categories,
+            )
         return result.dtype.categories.to_numpy()[result.codes]
 
     @validate_params(coverage=Fraction(zero=False, one=False))
@@ -543,7 +664,9 @@ class AnnotationMixin(SetupMixin):
         levels*, J. Am. Stat. Assoc. 114, 223 (2019).
         """
         if ontology and not self.ontology_term_ids_:
-            raise ValueError("no label of the model has a term: assign a dict of them to model.ontology_term_ids_.")
+            raise ValueError(
+                "no label of the model has a term: assign a dict of them to model.ontology_term_ids_."
+            )
         held_out = self.training_.held_out_probabilities
         if held_out is None:
             self._source(adata)
@@ -551,20 +674,39 @@ class AnnotationMixin(SetupMixin):
                 "The model has no held-out cells to calibrate label sets by: call recalibrate with labeled cells, or "
                 "make a new model of a reference with several cells of a label, and train it once with calibrate=True."
             )
-        result = self.infer(adata, "probabilities", indices, layer=layer, use_raw=use_raw, batch_size=batch_size)
+        result = self.infer(
+            adata,
+            "probabilities",
+            indices,
+            layer=layer,
+            use_raw=use_raw,
+            batch_size=batch_size,
+        )
         choice = self.module.modality_choices.index(result.present)
         threshold = conformal_threshold(held_out[choice], coverage)
         assert result.probabilities is not None
-        inside, n_empty = label_sets(result.probabilities, threshold, allow_empty=allow_empty)
+        inside, n_empty = label_sets(
+            result.probabilities, threshold, allow_empty=allow_empty
+        )
         if n_empty:
             best = "only their best label in the set, which allow_empty=True would leave empty"
             logger.info(
                 "predict_set: %s of %s cells have %s: even their best label is less probable than "
                 "the true labels of most cells that the sets are calibrated on",
-                *(format_thousands(n_empty), format_thousands(len(inside)), "an empty set" if allow_empty else best),
+                *(
+                    format_thousands(n_empty),
+                    format_thousands(len(inside)),
+                    "an empty set" if allow_empty else best,
+                ),
             )
-        sets = pd.DataFrame(inside, index=result.obs_names, columns=result.dtype.categories)
-        return sets_as_terms(sets, self.labels, self.ontology_term_ids_) if ontology else sets
+        sets = pd.DataFrame(
+            inside, index=result.obs_names, columns=result.dtype.categories
+        )
+        return (
+            sets_as_terms(sets, self.labels, self.ontology_term_ids_)
+            if ontology
+            else sets
+        )
 
     def get_latent_representation(
         self,
@@ -586,7 +728,14 @@ class AnnotationMixin(SetupMixin):
         -------
         Shape ``(n_obs, embed_dim)``, float32.
         """
-        latent = self.infer(adata, "latent", indices, layer=layer, use_raw=use_raw, batch_size=batch_size).latent
+        latent = self.infer(
+            adata,
+            "latent",
+            indices,
+            layer=layer,
+            use_raw=use_raw,
+            batch_size=batch_size,
+        ).latent
         assert latent is not None
         return latent
 
@@ -616,8 +765,12 @@ class AnnotationMixin(SetupMixin):
         attention to itself, each row sums to one.
         """
         want = "unannotated" if unannotated else "attention"
-        result = self.infer(adata, want, indices, layer=layer, use_raw=use_raw, batch_size=batch_size)
-        return pd.DataFrame(result.attention, index=result.obs_names, columns=result.gene_sets)
+        result = self.infer(
+            adata, want, indices, layer=layer, use_raw=use_raw, batch_size=batch_size
+        )
+        return pd.DataFrame(
+            result.attention, index=result.obs_names, columns=result.gene_sets
+        )
 
     @validate_params(layer=LAYER)
     def iter_batches(
@@ -657,17 +810,29 @@ class AnnotationMixin(SetupMixin):
         --------
         With a trained model and a query that it annotated:
 
-        >>> [(batch.start, tuple(batch.x.shape)) for batch in model.iter_batches(batch_size=500)]
+        >>> [
+        ...     (batch.start, tuple(batch.x.shape))
+        ...     for batch in model.iter_batches(batch_size=500)
+        ... ]
         [(0, (500, 765)), (500, (25, 765))]
         """
         source = self._source(adata, None, layer, use_raw)
         statistics, device = self.training_.novelty_statistics, self.module.device
-        return iter(QueryLoader(source, self.modalities, device, batch_size=batch_size, statistics=statistics))
+        return iter(
+            QueryLoader(
+                source,
+                self.modalities,
+                device,
+                batch_size=batch_size,
+                statistics=statistics,
+            )
+        )
 
     def _check_trained(self) -> None:
         """Raise a ``RuntimeError`` if the model is not trained."""
         self._check_if_trained(
-            warn=False, message="The model is not trained: call model.train() first, or load a trained one."
+            warn=False,
+            message="The model is not trained: call model.train() first, or load a trained one.",
         )
 
     @property
@@ -675,7 +840,9 @@ class AnnotationMixin(SetupMixin):
         """The groups above the labels; ``None`` if no label has a term or a parent."""
         if not (self._term_of_label or self._parent_of_label):
             return None
-        return LabelHierarchy(self.labels, self._term_of_label or {}, self._parent_of_label)
+        return LabelHierarchy(
+            self.labels, self._term_of_label or {}, self._parent_of_label
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -687,7 +854,11 @@ class AnnotationMixin(SetupMixin):
         for name, tensor in sorted(self.module.state_dict().items()):
             hasher.update(name.encode())
             hasher.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-        for names in (self.labels, tokens.var_names, tokens.names[: len(tokens.names) - tokens.n_unannotated]):
+        for names in (
+            self.labels,
+            tokens.var_names,
+            tokens.names[: len(tokens.names) - tokens.n_unannotated],
+        ):
             # A name may have any character but these.
             hasher.update("\0".join([*map(str, names), ""]).encode() + b"\1")
         return hasher.hexdigest()[:16]
@@ -703,17 +874,25 @@ class AnnotationMixin(SetupMixin):
         self._check_trained()
         adata = self.adata if adata is None else adata
         if adata is None:
-            raise ValueError("The model was loaded without a reference: pass the query as adata.")
-        (ANNDATA if self.modalities[0].name is None else ANY_CELLS).check("adata", adata)
+            raise ValueError(
+                "The model was loaded without a reference: pass the query as adata."
+            )
+        (ANNDATA if self.modalities[0].name is None else ANY_CELLS).check(
+            "adata", adata
+        )
         source = ExpressionSource(adata, layer, use_raw)
         if indices is None:
             return source
         try:
-            chosen = np.arange(adata.n_obs)[indices if isinstance(indices, slice) else np.asarray(indices)]
+            chosen = np.arange(adata.n_obs)[
+                indices if isinstance(indices, slice) else np.asarray(indices)
+            ]
         except IndexError:
             chosen = None
         if chosen is None or chosen.ndim != 1:
-            raise ValueError(f"indices must be positions of the {adata.n_obs} cells, a slice, or a boolean for each.")
+            raise ValueError(
+                f"indices must be positions of the {adata.n_obs} cells, a slice, or a boolean for each."
+            )
         return source[chosen]
 
 

@@ -36,7 +36,13 @@ CONFIDENCE = Fraction(zero=False)
 _UNKNOWN_COLOR = "#d3d3d3"
 # Columns of obs that an earlier call may have written, and that would belong to other labels.
 OUTDATED = (
-    *("novelty", "novelty_pvalue", "novelty_cluster", "novelty_cluster_pvalue", f"prediction{TERM_SUFFIX}"),
+    *(
+        "novelty",
+        "novelty_pvalue",
+        "novelty_cluster",
+        "novelty_cluster_pvalue",
+        f"prediction{TERM_SUFFIX}",
+    ),
     *("confident", "confident_probability", f"confident{TERM_SUFFIX}"),
 )
 # Fields with a row for each cell.
@@ -172,7 +178,9 @@ class AnnotationResult:
         typed = pd.Index(self.dtype.categories)
         if len(occurring) and occurring[-1] == n_labels:
             typed = pd.Index(np.array([*self.labels, UNKNOWN], dtype=object))
-        return pd.Categorical.from_codes(codes.ravel(), categories=typed[occurring], ordered=self.dtype.ordered)
+        return pd.Categorical.from_codes(
+            codes.ravel(), categories=typed[occurring], ordered=self.dtype.ordered
+        )
 
     @validate_params(cutoff=CUTOFF, key_added=FileKey())
     def to_adata(
@@ -212,7 +220,9 @@ class AnnotationResult:
         # Tables of an earlier call would contradict the new labels.
         for name in (f"X_{key_added}", f"{key_added}_probabilities"):
             adata.obsm.pop(name, None)
-        obsm: dict[str, Any] = {} if self.attention is None else {f"X_{key_added}": self.attention}
+        obsm: dict[str, Any] = (
+            {} if self.attention is None else {f"X_{key_added}": self.attention}
+        )
         if probabilities:
             obsm[f"{key_added}_probabilities"] = self.table()
         for name, value in obsm.items():
@@ -230,21 +240,34 @@ class AnnotationResult:
     def obs(self, cutoff: Cutoff, key_added: str) -> dict[str, Any]:
         """Make the columns of ``obs``, by name."""
         predictions = self.predictions(cutoff)
-        if self.dtype.categories.dtype.kind in "biuf" and UNKNOWN in predictions.categories:
+        if (
+            self.dtype.categories.dtype.kind in "biuf"
+            and UNKNOWN in predictions.categories
+        ):
             logger.info(
                 "annotate: labels are written as text, because files hold no %s beside %r; cutoff=0 calls no cell so",
                 self.dtype.categories.dtype,
                 UNKNOWN,
             )
-        columns: dict[str, Any] = {"prediction": predictions, "probability": self.probability}
+        columns: dict[str, Any] = {
+            "prediction": predictions,
+            "probability": self.probability,
+        }
         if self.terms:
             terms = [self.terms.get(name, NO_TERM) for name in [*self.labels, UNKNOWN]]
-            columns[f"prediction{TERM_SUFFIX}"] = _categorical(terms, self._codes(cutoff))
+            columns[f"prediction{TERM_SUFFIX}"] = _categorical(
+                terms, self._codes(cutoff)
+            )
         if self.confident_codes is not None and self.hierarchy is not None:
             names, codes = [*self.hierarchy.names, UNKNOWN], self.confident_codes
-            columns |= {"confident": _categorical(names, codes), "confident_probability": self.confident_probability}
+            columns |= {
+                "confident": _categorical(names, codes),
+                "confident_probability": self.confident_probability,
+            }
             if self.terms:
-                columns[f"confident{TERM_SUFFIX}"] = _categorical([*self.hierarchy.terms, NO_TERM], codes)
+                columns[f"confident{TERM_SUFFIX}"] = _categorical(
+                    [*self.hierarchy.terms, NO_TERM], codes
+                )
         if self.novelty is not None:
             columns |= {"novelty": self.novelty, "novelty_pvalue": self.novelty_pvalue}
         return {f"{key_added}_{name}": values for name, values in columns.items()}
@@ -273,10 +296,23 @@ class AnnotationResult:
         found = {f"{key_added}_prediction_colors": occurring, key_added: metadata}
         if self.confident_codes is not None and self.hierarchy is not None:
             # A group has the mean color of its labels.
-            rgb = self.hierarchy.members @ np.array([to_rgb(color) for color in colors[:-1]])
-            mixed = [to_hex(color) for color in rgb / self.hierarchy.members.sum(1, keepdims=True)]
-            of_name = dict(zip([*self.hierarchy.names, UNKNOWN], [*mixed, _UNKNOWN_COLOR], strict=True))
-            names = _categorical([*self.hierarchy.names, UNKNOWN], self.confident_codes).categories
+            rgb = self.hierarchy.members @ np.array(
+                [to_rgb(color) for color in colors[:-1]]
+            )
+            mixed = [
+                to_hex(color)
+                for color in rgb / self.hierarchy.members.sum(1, keepdims=True)
+            ]
+            of_name = dict(
+                zip(
+                    [*self.hierarchy.names, UNKNOWN],
+                    [*mixed, _UNKNOWN_COLOR],
+                    strict=True,
+                )
+            )
+            names = _categorical(
+                [*self.hierarchy.names, UNKNOWN], self.confident_codes
+            ).categories
             found[f"{key_added}_confident_colors"] = [of_name[name] for name in names]
         return found
 
@@ -302,10 +338,23 @@ class AnnotationResult:
         """Find the label that the cells of each label would have next, and its mean probability in them."""
         names = np.full(len(self.labels), "", dtype=object)
         means = np.zeros(len(self.labels), np.float32)
-        found = pd.DataFrame({"first": self._codes(cutoff), "second": self.second_codes, "p": self.second_probability})
-        found = found[(found["first"] < len(self.labels)) & (found["first"] != found["second"])]
-        shares = found.pivot_table("p", "first", "second", "sum", 0.0).div(found["first"].value_counts(), axis=0)
-        names[shares.index], means[shares.index] = np.array(self.labels)[shares.idxmax(axis=1)], shares.max(axis=1)
+        found = pd.DataFrame(
+            {
+                "first": self._codes(cutoff),
+                "second": self.second_codes,
+                "p": self.second_probability,
+            }
+        )
+        found = found[
+            (found["first"] < len(self.labels)) & (found["first"] != found["second"])
+        ]
+        shares = found.pivot_table("p", "first", "second", "sum", 0.0).div(
+            found["first"].value_counts(), axis=0
+        )
+        names[shares.index], means[shares.index] = (
+            np.array(self.labels)[shares.idxmax(axis=1)],
+            shares.max(axis=1),
+        )
         return {"second_label": names, "second_probability": means}
 
     def _codes(self, cutoff: Cutoff) -> NDArray[np.integer]:
@@ -354,7 +403,9 @@ def warn_of_cutoff(cutoff: Cutoff, n_labels: int) -> None:
     )
 
 
-def sets_as_terms(inside: pd.DataFrame, labels: list[str], terms: dict[str, str]) -> pd.DataFrame:
+def sets_as_terms(
+    inside: pd.DataFrame, labels: list[str], terms: dict[str, str]
+) -> pd.DataFrame:
     """Report each label set as the term that covers it and the fewest other labels.
 
     Parameters
@@ -374,13 +425,17 @@ def sets_as_terms(inside: pd.DataFrame, labels: list[str], terms: dict[str, str]
     table = pd.DataFrame(
         {
             "ontology_term_id": [row.term or NO_TERM for row in rows],
-            "ontology_label": [term_name(row.term) if row.term else NO_TERM for row in rows],
+            "ontology_label": [
+                term_name(row.term) if row.term else NO_TERM for row in rows
+            ],
             "n_labels": [int(row.members.sum()) for row in rows],
             "labels": [" || ".join(names[row.members]) for row in rows],
         }
     )
     of_cell = table.iloc[set_of_cell.ravel()].set_axis(inside.index)
-    n_listed = int(((of_cell["ontology_term_id"] == NO_TERM) & (of_cell["n_labels"] > 0)).sum())
+    n_listed = int(
+        ((of_cell["ontology_term_id"] == NO_TERM) & (of_cell["n_labels"] > 0)).sum()
+    )
     if n_listed:
         logger.info(
             "predict_set: the sets of %s cells have a label without a term, so that their labels are listed only",

@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 ACCELERATOR = OneOf("auto", "gpu", *AcceleratorRegistry.available_accelerators())
 DEVICE = Either(first=OneOf("auto"), second=Integer(least=0))
-DEVICE_OF_TORCH = InstanceOf("'cpu', 'cuda', 'cuda:0' and so on, or the number of a GPU", str, Integral, torch.device)
+DEVICE_OF_TORCH = InstanceOf(
+    "'cpu', 'cuda', 'cuda:0' and so on, or the number of a GPU",
+    str,
+    Integral,
+    torch.device,
+)
 
 
 def check_devices(accelerator: str, devices: int | list[int] | str) -> torch.device:
@@ -39,7 +44,9 @@ def check_devices(accelerator: str, devices: int | list[int] | str) -> torch.dev
         with warnings.catch_warnings():
             # The trainer will say it.
             warnings.simplefilter("ignore")
-            _, _, device = parse_device_args(accelerator, devices, return_device="torch")
+            _, _, device = parse_device_args(
+                accelerator, devices, return_device="torch"
+            )
     except (MisconfigurationException, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(
             f"accelerator={accelerator!r}, devices={devices!r} cannot be used ({first_line(error)}): leave them out."
@@ -70,7 +77,9 @@ def compiled(encoder: Encoder, device: torch.device) -> Iterator[None]:
     except Exception as error:
         why_not = first_line(error)
     if why_not:
-        warn_user(f"compile=True has no effect ({why_not}): install a C++ compiler, or leave compile out.")
+        warn_user(
+            f"compile=True has no effect ({why_not}): install a C++ compiler, or leave compile out."
+        )
         yield
         return
     plain = encoder.forward

@@ -19,7 +19,14 @@ from tosica._checks import InstanceOf, did_you_mean, list_names
 from tosica._limits import LIMITS
 from tosica._obs import UNKNOWN, default_palette, file_columns
 from tosica._settings import logger, only_warnings, warn_user
-from tosica.data import MODALITY_KINDS, CellMatrix, ModalityKind, are_factor_codes, check_unique, check_varies
+from tosica.data import (
+    MODALITY_KINDS,
+    CellMatrix,
+    ModalityKind,
+    are_factor_codes,
+    check_unique,
+    check_varies,
+)
 from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, term_problem
 
 if TYPE_CHECKING:
@@ -36,9 +43,41 @@ _GENES = "Gene Expression"
 # That of cells without a label, which annotate never writes.
 _UNLABELED_COLOR = "#d3d3d3"
 # Texts that stand for no label, in lower case.
-_NO_LABELS = {*("nan", "na", "n/a", "<na>", "none", "null", "", "-", "?", "unknown", "unassigned", "not assigned")}
-_NO_LABELS |= {"unlabeled", "unlabelled", "unannotated", "undefined", "undetermined", "not available", "unk", "#n/a"}
-_NO_LABELS |= {"unclassified", "unidentified", "no label", "not annotated", "not determined", "missing", "--"}
+_NO_LABELS = {
+    *(
+        "nan",
+        "na",
+        "n/a",
+        "<na>",
+        "none",
+        "null",
+        "",
+        "-",
+        "?",
+        "unknown",
+        "unassigned",
+        "not assigned",
+    )
+}
+_NO_LABELS |= {
+    "unlabeled",
+    "unlabelled",
+    "unannotated",
+    "undefined",
+    "undetermined",
+    "not available",
+    "unk",
+    "#n/a",
+}
+_NO_LABELS |= {
+    "unclassified",
+    "unidentified",
+    "no label",
+    "not annotated",
+    "not determined",
+    "missing",
+    "--",
+}
 # Types of numpy that Python's own values have, as pandas calls these.
 _OF_PYTHON = {"integer": "int64", "boolean": "bool", "floating": "float64"}
 
@@ -71,7 +110,9 @@ class ExpressionField(LayerField):
         genes: Sequence[str] | None = None,
     ) -> None:
         # The matrix is not changed: neither are counts demanded nor is its format converted.
-        super().__init__(registry_key, layer, is_count_data=False, correct_data_format=False)
+        super().__init__(
+            registry_key, layer, is_count_data=False, correct_data_format=False
+        )
         self._name = name
         self._kind = kind
         self._genes = genes
@@ -79,7 +120,9 @@ class ExpressionField(LayerField):
     def validate_field(self, adata: AnnData) -> None:
         """Refuse a matrix that is missing, empty or not of numbers, and names that do not fit."""
         name = self._name
-        if self._genes is not None and not pd.Index(self._genes).equals(pd.Index(adata.var_names.astype(str))):
+        if self._genes is not None and not pd.Index(self._genes).equals(
+            pd.Index(adata.var_names.astype(str))
+        ):
             raise ValueError(
                 f"{name}'s var_names are not the model's genes in the model's order: take {name}[:, "
                 "model.get_var_names()], or pass no adata to load and call annotate, which matches genes by name."
@@ -105,12 +148,18 @@ class ExpressionField(LayerField):
         scale = self._kind.detect_scale(matrix)
         return {**state, self.SCALE_KEY: scale._asdict()}
 
-    def transfer_field(self, state_registry: dict[str, Any], adata_target: AnnData, **kwargs: Any) -> dict[str, Any]:
+    def transfer_field(
+        self, state_registry: dict[str, Any], adata_target: AnnData, **kwargs: Any
+    ) -> dict[str, Any]:
         """Accept another reference that is scaled alike."""
         state = self.register_field(adata_target)
-        saved, found = (self._kind.scale_type(**s[self.SCALE_KEY]) for s in (state_registry, state))
+        saved, found = (
+            self._kind.scale_type(**s[self.SCALE_KEY]) for s in (state_registry, state)
+        )
         if saved.kind != found.kind:
-            raise ValueError(f"{self._name} holds {found.kind} values, but the model was trained on {saved.kind}.")
+            raise ValueError(
+                f"{self._name} holds {found.kind} values, but the model was trained on {saved.kind}."
+            )
         return {**state, self.SCALE_KEY: self._kind.merge_scale(saved, found)._asdict()}
 
 
@@ -150,16 +199,24 @@ class MaskField(BaseAnnDataField):
         key = self.attr_key
         varm, uns = f"{self._name}.varm[{key!r}]", f"{self._name}.uns[{key!r}]"
         made = adata.uns.get(key)
-        if key not in adata.varm or not isinstance(made, Mapping) or "gene_sets" not in made:
+        if (
+            key not in adata.varm
+            or not isinstance(made, Mapping)
+            or "gene_sets" not in made
+        ):
             first = self._again.replace(" again.", " first.")
             raise KeyError(f"There is no mask in {varm} and {uns}: {first}")
         n_sets, n_names = adata.varm[key].shape[1], len(made["gene_sets"])
         if n_names != n_sets:
-            raise ValueError(f"{varm} has {n_sets} gene sets and {uns} names {n_names}: {self._again}")
+            raise ValueError(
+                f"{varm} has {n_sets} gene sets and {uns} names {n_names}: {self._again}"
+            )
         empty = np.flatnonzero(np.diff(sp.csc_matrix(adata.varm[key]).indptr) == 0)
         if len(empty):
             names = list_names([str(made["gene_sets"][i]) for i in empty], 3)
-            raise ValueError(f"{len(empty)} gene sets of {varm} have no gene in {self._name} ({names}): {self._again}")
+            raise ValueError(
+                f"{len(empty)} gene sets of {varm} have no gene in {self._name} ({names}): {self._again}"
+            )
 
     def register_field(self, adata: AnnData) -> dict[str, Any]:
         """Keep the mask by columns, and what it was made from."""
@@ -187,11 +244,15 @@ class MaskField(BaseAnnDataField):
             self.MIXED_KEY: False,
         }
 
-    def transfer_field(self, state_registry: dict[str, Any], adata_target: AnnData, **kwargs: Any) -> dict[str, Any]:
+    def transfer_field(
+        self, state_registry: dict[str, Any], adata_target: AnnData, **kwargs: Any
+    ) -> dict[str, Any]:
         """Accept another reference only with the mask that the model chose its tokens from."""
         self.validate_field(adata_target)
         given, known = _members(self._read(adata_target)), _members(state_registry)
-        columns = np.asarray(state_registry.get(self.COLUMNS_KEY, np.arange(len(known))))
+        columns = np.asarray(
+            state_registry.get(self.COLUMNS_KEY, np.arange(len(known)))
+        )
         for token, column in enumerate(columns):
             if column >= len(given) or (column >= 0 and given[column] != known[token]):
                 raise ValueError(
@@ -213,7 +274,10 @@ class MaskField(BaseAnnDataField):
 def _members(state: dict[str, Any]) -> list[tuple[str, list[int]]]:
     """Names of the tokens of a mask, with the positions of their genes."""
     parts = np.split(np.asarray(state["genes"]), np.asarray(state["indptr"])[1:-1])
-    return [(str(name), part.tolist()) for name, part in zip(state["gene_sets"], parts, strict=True)]
+    return [
+        (str(name), part.tolist())
+        for name, part in zip(state["gene_sets"], parts, strict=True)
+    ]
 
 
 class LabelsField(CategoricalObsField):
@@ -254,7 +318,9 @@ class LabelsField(CategoricalObsField):
         super().__init__(registry_key, obs_key)
         self._is_new = is_new
         self._where = f"{name}.obs[{obs_key!r}]"
-        self._unlabeled = None if unlabeled_category is None else str(unlabeled_category)
+        self._unlabeled = (
+            None if unlabeled_category is None else str(unlabeled_category)
+        )
         self._min_cells = min_cells
 
     def validate_field(self, adata: AnnData) -> None:
@@ -267,7 +333,9 @@ class LabelsField(CategoricalObsField):
                 "as unlabeled_category."
             )
         if adata.obs[key].map(pd.api.types.is_list_like).any():
-            raise TypeError(f"{where} holds lists, tuples or tables in place of labels: make them strings.")
+            raise TypeError(
+                f"{where} holds lists, tuples or tables in place of labels: make them strings."
+            )
         if are_factor_codes(adata, key):
             raise ValueError(
                 f"{where} holds numbers from 0 on, which may be codes of a factor whose levels were lost on the way "
@@ -277,13 +345,19 @@ class LabelsField(CategoricalObsField):
         text = adata.obs[key].astype("category").cat.categories.astype(str)
         if not text.is_unique:
             twice = ", ".join(repr(name) for name in text[text.duplicated()].unique())
-            raise ValueError(f"{where} has different labels with the same text ({twice}): make all of them strings.")
+            raise ValueError(
+                f"{where} has different labels with the same text ({twice}): make all of them strings."
+            )
         with only_warnings(logger), warnings.catch_warnings(action="ignore"):
             every = _sizes(self._labels(adata))
         names = list(every.index[every >= self._min_cells])
         file_columns(names, where)
         if len(names) < 2:
-            of_size = f" of min_cells={self._min_cells} cells or more" if len(every) > 1 else ""
+            of_size = (
+                f" of min_cells={self._min_cells} cells or more"
+                if len(every) > 1
+                else ""
+            )
             raise ValueError(
                 f"{where} needs at least two different labels{of_size} to tell apart; "
                 f"found {list_names(names) or 'none'}."
@@ -324,7 +398,9 @@ class LabelsField(CategoricalObsField):
             self.ORDERED_KEY: bool(labels.ordered),
         }
 
-    def transfer_field(self, state_registry: dict[str, Any], adata_target: AnnData, **kwargs: Any) -> dict[str, Any]:
+    def transfer_field(
+        self, state_registry: dict[str, Any], adata_target: AnnData, **kwargs: Any
+    ) -> dict[str, Any]:
         """Give the labels of another reference the codes that they have in the model."""
         self.validate_field(adata_target)
         names = np.asarray(state_registry[self.CATEGORICAL_MAPPING_KEY], dtype=object)
@@ -336,19 +412,28 @@ class LabelsField(CategoricalObsField):
         self._leave_out(sizes)
         new = sizes.index[sizes >= self._min_cells]
         if len(new):
-            raise ValueError(f"{self._where} has labels that the model does not know: {list_names(sorted(new))}.")
+            raise ValueError(
+                f"{self._where} has labels that the model does not know: {list_names(sorted(new))}."
+            )
         if self._unlabeled is not None and self._unlabeled not in names:
             names = np.append(names, self._unlabeled)
         self._write_codes(adata_target, labels, names)
-        return state_registry | {self.CATEGORICAL_MAPPING_KEY: names, self.UNLABELED_KEY: self._unlabeled}
+        return state_registry | {
+            self.CATEGORICAL_MAPPING_KEY: names,
+            self.UNLABELED_KEY: self._unlabeled,
+        }
 
     def _labels(self, adata: AnnData, known: Sequence[str] = ()) -> pd.Categorical[Any]:
         column = adata.obs[self._original_attr_key]
-        return clean_labels(column, self._where, self._unlabeled, known, must_occur=self._is_new)
+        return clean_labels(
+            column, self._where, self._unlabeled, known, must_occur=self._is_new
+        )
 
     def _leave_out(self, sizes: pd.Series) -> list[str]:
         """Find labels with too few cells, whose cells get none, and name them in the log."""
-        rare = sizes[sizes < self._min_cells].sort_index(key=lambda names: names.astype(str))
+        rare = sizes[sizes < self._min_cells].sort_index(
+            key=lambda names: names.astype(str)
+        )
         if not len(rare):
             return []
         logger.info(
@@ -358,14 +443,23 @@ class LabelsField(CategoricalObsField):
         )
         return [str(name) for name in rare.index]
 
-    def _write_codes(self, adata: AnnData, labels: pd.Categorical, names: np.ndarray) -> None:
-        codes = np.append(pd.Index(names).get_indexer(labels.categories.astype(str)), -1)[labels.codes].astype(np.int64)
+    def _write_codes(
+        self, adata: AnnData, labels: pd.Categorical, names: np.ndarray
+    ) -> None:
+        codes = np.append(
+            pd.Index(names).get_indexer(labels.categories.astype(str)), -1
+        )[labels.codes].astype(np.int64)
         # Labels that were left out are unlabeled, whose code is the last.
         adata.obs[self.attr_key] = np.where(codes < 0, len(names) - 1, codes)
 
 
 def clean_labels(
-    column: pd.Series, where: str, unlabeled: str | None, known: Sequence[str] = (), *, must_occur: bool = True
+    column: pd.Series,
+    where: str,
+    unlabeled: str | None,
+    known: Sequence[str] = (),
+    *,
+    must_occur: bool = True,
 ) -> pd.Categorical[Any]:
     """Take what means "no label" for none, and join labels that differ in white space or case only.
 
@@ -394,22 +488,40 @@ def clean_labels(
     """
     labels = pd.Categorical(column)
     text = [str(name) for name in labels.categories]
-    if must_occur and unlabeled is not None and unlabeled not in text and (labels.codes >= 0).all():
-        raise ValueError(f"{where} has no cell {unlabeled!r}, the unlabeled_category{did_you_mean(unlabeled, text, 1)}")
+    if (
+        must_occur
+        and unlabeled is not None
+        and unlabeled not in text
+        and (labels.codes >= 0).all()
+    ):
+        raise ValueError(
+            f"{where} has no cell {unlabeled!r}, the unlabeled_category{did_you_mean(unlabeled, text, 1)}"
+        )
     n_cells = np.bincount(labels.codes[labels.codes >= 0], minlength=len(text))
     spelled: dict[str, int] = {}
     code, none, joined = np.full(len(text) + 1, -1), [], []
-    for i in sorted(np.flatnonzero(n_cells).tolist(), key=lambda i: (text[i] not in known, -n_cells[i])):
+    for i in sorted(
+        np.flatnonzero(n_cells).tolist(),
+        key=lambda i: (text[i] not in known, -n_cells[i]),
+    ):
         name = " ".join(text[i].split()).casefold()
-        if text[i] == unlabeled or (name.replace("_", " ") in _NO_LABELS and text[i] not in known):
-            none += [f"{text[i]!r} ({n_cells[i]} cells)"] if text[i] != unlabeled else []
+        if text[i] == unlabeled or (
+            name.replace("_", " ") in _NO_LABELS and text[i] not in known
+        ):
+            none += (
+                [f"{text[i]!r} ({n_cells[i]} cells)"] if text[i] != unlabeled else []
+            )
             continue
         code[i] = spelled.setdefault(name, i)
         joined += [f"{text[i]!r} with {text[code[i]]!r}"] if code[i] != i else []
     if none:
-        warn_user(f"{', '.join(none)} in {where} stands for no label, and is no type: call it otherwise if it is one.")
+        warn_user(
+            f"{', '.join(none)} in {where} stands for no label, and is no type: call it otherwise if it is one."
+        )
     if joined:
-        differ = "which differ in white space or case only: rename those that are two types"
+        differ = (
+            "which differ in white space or case only: rename those that are two types"
+        )
         warn_user(f"{where}: joined {', '.join(joined)}, {differ}.")
     return pd.Categorical.from_codes(code[labels.codes], dtype=labels.dtype)
 
@@ -425,8 +537,16 @@ def typed_labels(labels: pd.Index) -> np.ndarray:
     dtype: Any = labels.dtype
     if pd.api.types.is_numeric_dtype(dtype):
         return labels.to_numpy(getattr(dtype, "numpy_dtype", dtype))
-    of_python = _OF_PYTHON.get(pd.api.types.infer_dtype(labels)) if pd.api.types.is_object_dtype(dtype) else None
-    return labels.to_numpy(of_python) if of_python else np.array(labels.astype(str), dtype=object)
+    of_python = (
+        _OF_PYTHON.get(pd.api.types.infer_dtype(labels))
+        if pd.api.types.is_object_dtype(dtype)
+        else None
+    )
+    return (
+        labels.to_numpy(of_python)
+        if of_python
+        else np.array(labels.astype(str), dtype=object)
+    )
 
 
 def read_terms(obs: pd.DataFrame, key: str, labels: list[str]) -> dict[str, str] | None:
@@ -449,11 +569,15 @@ def read_terms(obs: pd.DataFrame, key: str, labels: list[str]) -> dict[str, str]
     terms = dict(zip(pairs[key], pairs[column], strict=True))
     several = set(pairs[key][pairs[key].duplicated()])
     problems = dict.fromkeys(several, "several terms") | {
-        k: problem for k, term in terms.items() if k not in several and (problem := term_problem(term))
+        k: problem
+        for k, term in terms.items()
+        if k not in several and (problem := term_problem(term))
     }
     if problems:
         named = ", ".join(f"{k!r} ({problems[k]})" for k in labels if k in problems)
-        warn_user(f"adata.obs[{column!r}] has no term that can be taken for {named}: assign model.ontology_term_ids_.")
+        warn_user(
+            f"adata.obs[{column!r}] has no term that can be taken for {named}: assign model.ontology_term_ids_."
+        )
     return {k: terms[k] for k in labels if k in terms and k not in problems}
 
 

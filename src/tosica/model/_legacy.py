@@ -86,7 +86,9 @@ def load_legacy(
     """Load a legacy project, as documented in :meth:`TOSICA.load_legacy`."""
     project = read_project(Path(project_dir), var_names, weights)
     if project.embed_dim % n_heads:
-        raise ValueError(f"n_heads={n_heads} does not divide {project.embed_dim}: pass the heads it was trained with.")
+        raise ValueError(
+            f"n_heads={n_heads} does not divide {project.embed_dim}: pass the heads it was trained with."
+        )
     if labels_key is not None:
         project = project._replace(labels_key=labels_key)
     registry = _make_registry(cls, project, target_sum)
@@ -108,7 +110,9 @@ def load_legacy(
     model.to_device(device)
     model.module.eval()
     sizes = f"{len(project.genes)} genes, {len(project.gene_sets)} tokens, {len(project.labels)} labels"
-    logger.info("load_legacy: read %s: %s, %d layers", project.weights, sizes, project.n_layers)
+    logger.info(
+        "load_legacy: read %s: %s, %d layers", project.weights, sizes, project.n_layers
+    )
     warn_user(
         "In a model of the original code each token mixes numbers of several gene sets, so attention under "
         "a gene set's name is what the original reported, but is not about that set alone."
@@ -119,7 +123,9 @@ def load_legacy(
 # ------------------------------------------------------------------ the folder
 
 
-def read_project(folder: Path, var_names: Iterable[str] | None, weights: str | None) -> Project:
+def read_project(
+    folder: Path, var_names: Iterable[str] | None, weights: str | None
+) -> Project:
     """Read a project folder, and check that its files belong together.
 
     Parameters
@@ -145,12 +151,24 @@ def read_project(folder: Path, var_names: Iterable[str] | None, weights: str | N
     with _reading(folder / _MASK) as path:
         mask = np.load(path, allow_pickle=False)
         is_mask = mask.ndim == 2 and bool(np.isin(mask, (0, 1)).all())
-    _require(is_mask and bool(mask.any(0).all()), _MASK, "is no matrix of 0 and 1 with a gene for each gene set")
+    _require(
+        is_mask and bool(mask.any(0).all()),
+        _MASK,
+        "is no matrix of 0 and 1 with a gene for each gene set",
+    )
     mask = mask.astype(bool)
     _, gene_sets = _read_names(folder / _GENE_SETS)
-    _require(len(gene_sets) == mask.shape[1], _GENE_SETS, f"does not have the {mask.shape[1]} gene sets of {_MASK}")
+    _require(
+        len(gene_sets) == mask.shape[1],
+        _GENE_SETS,
+        f"does not have the {mask.shape[1]} gene sets of {_MASK}",
+    )
     labels_key, labels = _read_names(folder / _LABELS)
-    _require(len(labels) > 1 and UNKNOWN not in labels, _LABELS, f"has a single label, or a label {UNKNOWN!r}")
+    _require(
+        len(labels) > 1 and UNKNOWN not in labels,
+        _LABELS,
+        f"has a single label, or a label {UNKNOWN!r}",
+    )
     path = _choose_weights(folder, weights)
     tensors, n_layers = _read_tensors(path, mask, len(labels))
     by_token = tensors[f"{_EMBEDDING}.weight"].unflatten(0, (len(gene_sets), -1))
@@ -176,7 +194,9 @@ def read_project(folder: Path, var_names: Iterable[str] | None, weights: str | N
 def _reading(path: Path) -> Iterator[Path]:
     """Say in one sentence that a file is missing or damaged, whatever its reader raises."""
     if not path.is_file():
-        raise FileNotFoundError(f"The folder {str(path.parent)!r} holds no {path.name}: pass the whole project folder.")
+        raise FileNotFoundError(
+            f"The folder {str(path.parent)!r} holds no {path.name}: pass the whole project folder."
+        )
     try:
         yield path
     except Exception as error:
@@ -188,12 +208,18 @@ def _reading(path: Path) -> Iterator[Path]:
 def _require(holds: bool, file: str, what: str) -> None:
     """Refuse a project if one of its files contradicts another one."""
     if not holds:
-        raise ValueError(f"{file} {what}: the folder is not as the original code leaves it, so copy it again.")
+        raise ValueError(
+            f"{file} {what}: the folder is not as the original code leaves it, so copy it again."
+        )
 
 
 def _choose_weights(folder: Path, weights: str | None) -> Path:
     """Path of the named file, or of that of the last epoch."""
-    epochs = {int(m[1]): m[0] for p in folder.iterdir() if (m := re.fullmatch(r"model-(\d+)\.pth", p.name))}
+    epochs = {
+        int(m[1]): m[0]
+        for p in folder.iterdir()
+        if (m := re.fullmatch(r"model-(\d+)\.pth", p.name))
+    }
     return folder / (weights or (epochs[max(epochs)] if epochs else "model.pth"))
 
 
@@ -204,12 +230,19 @@ def _read_names(path: Path) -> tuple[str, list[str]]:
         table = pd.read_csv(path, header=None, dtype=str, na_filter=False)
         numbers, (header, *names) = table[0].tolist(), table[1].tolist()
     is_numbered = numbers[1:] == [str(i) for i in range(len(names))]
-    _require(is_numbered and len(set(names)) == len(names), path.name, "does not number different names 0, 1, 2, …")
+    _require(
+        is_numbered and len(set(names)) == len(names),
+        path.name,
+        "does not number different names 0, 1, 2, …",
+    )
     return str(header), names
 
 
 def _read_genes(
-    path: Path, var_names: Iterable[str] | None, gene_sets: list[str], has_weight: NDArray[np.bool_]
+    path: Path,
+    var_names: Iterable[str] | None,
+    gene_sets: list[str],
+    has_weight: NDArray[np.bool_],
 ) -> list[str]:
     """Take the names of the genes as given, or read them from the table of gene weights.
 
@@ -232,17 +265,35 @@ def _read_genes(
                 f"The folder {str(path.parent)!r} holds no {path.name} with the names of the genes: pass var_names."
             )
         with _reading(path):
-            written = pd.read_csv(path, header=None, dtype=str, na_filter=False, nrows=1).iloc[0, 1:].tolist()
-            table = pd.read_csv(path, header=None, skiprows=1, na_filter=False, dtype={0: str})
+            written = (
+                pd.read_csv(path, header=None, dtype=str, na_filter=False, nrows=1)
+                .iloc[0, 1:]
+                .tolist()
+            )
+            table = pd.read_csv(
+                path, header=None, skiprows=1, na_filter=False, dtype={0: str}
+            )
             values = table.iloc[:, 1:].to_numpy(dtype=np.float64)
         # The weights themselves may be those of another epoch.
-        fits = table[0].tolist() == gene_sets and values.shape == has_weight.T.shape and len(written) == len(has_weight)
-        _require(fits and not values[~has_weight.T].any(), path.name, f"has other genes or gene sets than {_MASK}")
+        fits = (
+            table[0].tolist() == gene_sets
+            and values.shape == has_weight.T.shape
+            and len(written) == len(has_weight)
+        )
+        _require(
+            fits and not values[~has_weight.T].any(),
+            path.name,
+            f"has other genes or gene sets than {_MASK}",
+        )
     genes = written if given is None else given
     twice = [name for name, n in Counter(genes).items() if n > 1]
     # Names that the file has twice may differ from unique var_names.
     n_written = Counter(written)
-    differ = [name for name, own in zip(written, genes, strict=False) if name != own and n_written[name] == 1]
+    differ = [
+        name
+        for name, own in zip(written, genes, strict=False)
+        if name != own and n_written[name] == 1
+    ]
     if twice or differ or len(genes) != len(has_weight):
         raise ValueError(
             f"var_names must be the {len(has_weight)} genes that the model was trained on, in their order and each "
@@ -265,7 +316,9 @@ def _count_unannotated(gene_sets: list[str], mask: NDArray[np.bool_]) -> int:
 # ------------------------------------------------------------------ the weights
 
 
-def _read_tensors(path: Path, mask: NDArray[np.bool_], n_labels: int) -> tuple[dict[str, Tensor], int]:
+def _read_tensors(
+    path: Path, mask: NDArray[np.bool_], n_labels: int
+) -> tuple[dict[str, Tensor], int]:
     """Read the tensors of a network, and its number of layers; refuse any other content."""
     with _reading(path), warnings.catch_warnings():
         # Users cannot act on the warnings of torch about old formats.
@@ -273,33 +326,62 @@ def _read_tensors(path: Path, mask: NDArray[np.bool_], n_labels: int) -> tuple[d
         if path.read_bytes()[:2] == b"PK":
             # torch never compresses members, and does not look at their checksums.
             with zipfile.ZipFile(path) as archive:
-                if archive.testzip() or any(m.file_size > m.compress_size for m in archive.infolist()):
+                if archive.testzip() or any(
+                    m.file_size > m.compress_size for m in archive.infolist()
+                ):
                     raise zipfile.BadZipFile
-        tensors: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
-        n_layers = len({m[1] for name in tensors if (m := re.match(r"blocks\.(\d+)\.", name))})
-        shapes = _shapes(tensors["cls_token"].shape[-1], max(n_layers, 1), mask.shape, n_labels)
+        tensors: dict[str, Tensor] = torch.load(
+            path, map_location="cpu", weights_only=True
+        )
+        n_layers = len(
+            {m[1] for name in tensors if (m := re.match(r"blocks\.(\d+)\.", name))}
+        )
+        shapes = _shapes(
+            tensors["cls_token"].shape[-1], max(n_layers, 1), mask.shape, n_labels
+        )
         found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         # A view of one number may have any shape, and would take memory at the first operation.
         is_plain = all(
-            t.is_floating_point() and t.numel() * t.element_size() <= t.untyped_storage().nbytes()
+            t.is_floating_point()
+            and t.numel() * t.element_size() <= t.untyped_storage().nbytes()
             for t in tensors.values()
         )
     differ = sorted({name for name, _ in shapes.items() ^ found.items()})
-    _require(is_plain and not differ, path.name, f"has other tensors than the tables need ({list_names(differ, 3)})")
-    _require(all(bool(t.isfinite().all()) for t in tensors.values()), path.name, "holds NaN or infinity")
+    _require(
+        is_plain and not differ,
+        path.name,
+        f"has other tensors than the tables need ({list_names(differ, 3)})",
+    )
+    _require(
+        all(bool(t.isfinite().all()) for t in tensors.values()),
+        path.name,
+        "holds NaN or infinity",
+    )
     width = tensors["cls_token"].shape[-1]
     expected = torch.from_numpy(mask.T).repeat_interleave(width, 0)
-    _require(bool((tensors[f"{_EMBEDDING}.mask"] == expected).all()), path.name, f"has another mask than {_MASK}")
+    _require(
+        bool((tensors[f"{_EMBEDDING}.mask"] == expected).all()),
+        path.name,
+        f"has another mask than {_MASK}",
+    )
     return tensors, n_layers
 
 
-def _shapes(d: int, n_layers: int, shape: tuple[int, ...], n_labels: int) -> dict[str, tuple[int, ...]]:
+def _shapes(
+    d: int, n_layers: int, shape: tuple[int, ...], n_labels: int
+) -> dict[str, tuple[int, ...]]:
     """Name and shape of every tensor of the original, for tokens of width ``d``."""
     n_genes, n_tokens = shape
     weights = {_EMBEDDING: (n_tokens * d, n_genes), "norm": (d,), "head": (n_labels, d)}
     for i in range(n_layers):
-        weights |= {f"blocks.{i}.{part}": tuple(k * d for k in sizes) for part, _, sizes in _BLOCK}
-    shapes: dict[str, tuple[int, ...]] = {"cls_token": (1, 1, d), f"{_EMBEDDING}.mask": (n_tokens * d, n_genes)}
+        weights |= {
+            f"blocks.{i}.{part}": tuple(k * d for k in sizes)
+            for part, _, sizes in _BLOCK
+        }
+    shapes: dict[str, tuple[int, ...]] = {
+        "cls_token": (1, 1, d),
+        f"{_EMBEDDING}.mask": (n_tokens * d, n_genes),
+    }
     for part, size in weights.items():
         shapes |= {f"{part}.weight": size, f"{part}.bias": size[:1]}
     return shapes
@@ -321,24 +403,39 @@ def _to_state_dict(
     }
     names = {"norm": "encoder.norm", "head": "head"}
     for i in range(n_layers):
-        names |= {f"blocks.{i}.{original}": f"encoder.blocks.{i}.{part}" for original, part, _ in _BLOCK}
+        names |= {
+            f"blocks.{i}.{original}": f"encoder.blocks.{i}.{part}"
+            for original, part, _ in _BLOCK
+        }
     for original, part in names.items():
-        state |= {f"{part}.{kind}": tensors[f"{original}.{kind}"] for kind in ("weight", "bias")}
+        state |= {
+            f"{part}.{kind}": tensors[f"{original}.{kind}"]
+            for kind in ("weight", "bias")
+        }
     return state
 
 
 # ------------------------------------------------------------------ the model
 
 
-def _make_registry(cls: type[ModelT], project: Project, target_sum: float) -> dict[str, Any]:
+def _make_registry(
+    cls: type[ModelT], project: Project, target_sum: float
+) -> dict[str, Any]:
     """Registry that ``setup_anndata`` would have made from the project's reference."""
     # The smallest AnnData with the project's genes, labels and mask: two cells a label.
     codes = np.repeat(np.arange(len(project.labels)), 2)
     # Cells that are all equal would be refused.
-    first_gene = (np.linspace(1.25, 1.75, len(codes)), (np.arange(len(codes)), np.zeros(len(codes), int)))
-    reference = AnnData(sp.csr_matrix(first_gene, (len(codes), len(project.genes)), np.float32))
+    first_gene = (
+        np.linspace(1.25, 1.75, len(codes)),
+        (np.arange(len(codes)), np.zeros(len(codes), int)),
+    )
+    reference = AnnData(
+        sp.csr_matrix(first_gene, (len(codes), len(project.genes)), np.float32)
+    )
     reference.var_names = pd.Index(project.genes)
-    reference.obs[project.labels_key] = pd.Categorical.from_codes(codes, pd.Index(project.labels))
+    reference.obs[project.labels_key] = pd.Categorical.from_codes(
+        codes, pd.Index(project.labels)
+    )
     _write_mask(reference, "tosica_mask", project)
     cls.setup_anndata(reference, labels_key=project.labels_key)
     manager = cls._get_most_recent_anndata_manager(reference, required=True)
@@ -347,13 +444,17 @@ def _make_registry(cls: type[ModelT], project: Project, target_sum: float) -> di
     fields = manager.registry["field_registries"]
     # The original uses expression as it is: usually normalised over all genes, and then subset.
     scale = Scale("log1p", float(target_sum), "matrix")
-    fields[REGISTRY_KEYS.X_KEY]["state_registry"][ExpressionField.SCALE_KEY] = scale._asdict()
+    fields[REGISTRY_KEYS.X_KEY]["state_registry"][ExpressionField.SCALE_KEY] = (
+        scale._asdict()
+    )
     fields[REGISTRY_KEYS.X_KEY]["summary_stats"]["n_cells"] = 0
     fields[REGISTRY_KEYS.MASK_KEY]["state_registry"][MaskField.MIXED_KEY] = True
     return manager.registry
 
 
-def _setup_reference(cls: type[ModelT], adata: AnnData, project: Project, registry: dict[str, Any]) -> None:
+def _setup_reference(
+    cls: type[ModelT], adata: AnnData, project: Project, registry: dict[str, Any]
+) -> None:
     """Set up a reference to go on training with. If it does not fit, it stays unchanged."""
     if list(adata.var_names) != project.genes:
         raise ValueError(
@@ -362,7 +463,9 @@ def _setup_reference(cls: type[ModelT], adata: AnnData, project: Project, regist
     key = registry["setup_args"]["mask_key"]
     exists = key in adata.varm or key in adata.uns
     if exists and not _has_mask(adata, key, project):
-        raise ValueError(f"adata.varm[{key!r}] and adata.uns[{key!r}] do not hold the legacy mask: delete both.")
+        raise ValueError(
+            f"adata.varm[{key!r}] and adata.uns[{key!r}] do not hold the legacy mask: delete both."
+        )
     if not exists:
         _write_mask(adata, key, project)
     try:
@@ -375,7 +478,11 @@ def _setup_reference(cls: type[ModelT], adata: AnnData, project: Project, regist
 
 def _has_mask(adata: AnnData, key: str, project: Project) -> bool:
     """Whether the mask under a key is the project's."""
-    if key not in adata.varm or key not in adata.uns or list(adata.uns[key]["gene_sets"]) != project.gene_sets:
+    if (
+        key not in adata.varm
+        or key not in adata.uns
+        or list(adata.uns[key]["gene_sets"]) != project.gene_sets
+    ):
         return False
     mask = sp.csc_matrix(adata.varm[key])
     return mask.shape == project.mask.shape and (mask != project.mask).nnz == 0

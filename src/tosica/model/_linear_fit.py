@@ -37,15 +37,23 @@ class _View(NamedTuple):
         genes = slice(part.start, part.stop)
         tokens, directions = self.tokens[:, genes], self.directions
         held = tokens.getnnz(axis=1) > 0
-        return _View(tokens[held], None if directions is None else directions[:, genes], (part,))
+        return _View(
+            tokens[held], None if directions is None else directions[:, genes], (part,)
+        )
 
     def read(self, rows: linear.LabeledRows) -> linear.LabeledRows:
         """Cells that were measured in the view's modality."""
         if self.slices == rows.slices:
             return rows
         rows = replace(rows, slices=self.slices)
-        blocks = np.array_split(np.arange(len(rows.cells)), len(rows.cells) // _CELLS_AT_ONCE + 1)
-        return rows[np.concatenate([rows[block].expression().getnnz(axis=1) > 0 for block in blocks])]
+        blocks = np.array_split(
+            np.arange(len(rows.cells)), len(rows.cells) // _CELLS_AT_ONCE + 1
+        )
+        return rows[
+            np.concatenate(
+                [rows[block].expression().getnnz(axis=1) > 0 for block in blocks]
+            )
+        ]
 
 
 @dataclass
@@ -83,7 +91,10 @@ class LinearFit:
         parts = module.slices if len(module.slices) > 1 else ()
         self._views = [of_all, *(of_all.of_modality(part) for part in parts)]
         cells = np.union1d(data.train_idx, data.val_idx)
-        self._chosen = [linear.cross_validate(view.read(self.rows[cells]), *view[:2]) for view in self._views]
+        self._chosen = [
+            linear.cross_validate(view.read(self.rows[cells]), *view[:2])
+            for view in self._views
+        ]
         self.fit()
         inactive = [self.labels[code] for code in self._fitted[0].inactive]
         if inactive:
@@ -125,21 +136,33 @@ class LinearFit:
         if branch is None:
             return
         branch.weight.copy_(self.weight * torch.from_numpy(fitted.weights))
-        branch.bias.copy_(self.weight * torch.from_numpy(fitted.biases) + self.adjustment)
+        branch.bias.copy_(
+            self.weight * torch.from_numpy(fitted.biases) + self.adjustment
+        )
         branch.clip_max.copy_(torch.from_numpy(fitted.clip_max))
         if alone:
             # Pairs are in the order of the tokens, and tokens in that of the modalities.
-            weights = np.concatenate([of_modality.weights for of_modality in alone], axis=1)
+            weights = np.concatenate(
+                [of_modality.weights for of_modality in alone], axis=1
+            )
             biases = np.stack([of_modality.biases for of_modality in alone], axis=1)
             branch.weight_alone.copy_(self.weight * torch.from_numpy(weights))
-            branch.bias_alone.copy_(self.weight * torch.from_numpy(biases) + self.adjustment[:, None])
+            branch.bias_alone.copy_(
+                self.weight * torch.from_numpy(biases) + self.adjustment[:, None]
+            )
 
     def init_tokens(self) -> None:
         """Initialize each token from the weights of its genes in the regressions."""
         rows, device = self.rows[self.data.train_idx], self.module.device
-        x = torch.from_numpy(rows.subsample(_N_START_CELLS).expression().toarray()).float()
-        weights = torch.from_numpy(self._fitted[0].weights[np.unique(rows.labels)]).float()
-        self.module.embedding.init_from_linear(weights.to(device), x.to(device), x.mean(0).to(device))
+        x = torch.from_numpy(
+            rows.subsample(_N_START_CELLS).expression().toarray()
+        ).float()
+        weights = torch.from_numpy(
+            self._fitted[0].weights[np.unique(rows.labels)]
+        ).float()
+        self.module.embedding.init_from_linear(
+            weights.to(device), x.to(device), x.mean(0).to(device)
+        )
 
 
 def token_genes(module: TOSICAModule) -> sp.csr_matrix:

@@ -62,7 +62,11 @@ class Modality:
 
     def slice(self, start: int = 0) -> ModalitySlice:
         """How a minibatch of the reference is normalized, whose columns of this modality begin at ``start``."""
-        return ModalitySlice(start, start + len(self.genes), self.kind.normalization(self.scale, self.scale.kind))
+        return ModalitySlice(
+            start,
+            start + len(self.genes),
+            self.kind.normalization(self.scale, self.scale.kind),
+        )
 
     def check_genes(self, data: AnnData | MuData) -> None:
         """Refuse a reference whose genes have changed since it was set up."""
@@ -79,7 +83,9 @@ class Modality:
         n_modules = int(mask.get(MaskField.MODULES_KEY, 0))
         n_sets = len(mask["gene_sets"]) - mask["n_unannotated"] - n_modules
         others = [f"{n_modules} modules"] if n_modules else []
-        others += [f"{mask['n_unannotated']} unannotated"] if mask["n_unannotated"] else []
+        others += (
+            [f"{mask['n_unannotated']} unannotated"] if mask["n_unannotated"] else []
+        )
         return (
             f"{n_sets} of {mask['source']} ({mask['organism']})"
             + (f", and {' and '.join(others)}" if others else "")
@@ -97,13 +103,24 @@ class Modality:
     def gene_sets(self) -> tuple[list[str], sp.csc_matrix]:
         """Names and genes of all gene sets of the mask, tokens or not, ``(n_genes, n_gene_sets)``."""
         has_collection = MaskField.COLLECTION_KEYS[0] in self.mask
-        keys = MaskField.COLLECTION_KEYS if has_collection else ("gene_sets", "indptr", "genes")
+        keys = (
+            MaskField.COLLECTION_KEYS
+            if has_collection
+            else ("gene_sets", "indptr", "genes")
+        )
         names, indptr, genes = (np.asarray(self.mask[key]) for key in keys)
         if not has_collection:
-            n_sets = len(names) - int(self.mask["n_unannotated"]) if self.kind.has_gene_sets else 0
+            n_sets = (
+                len(names) - int(self.mask["n_unannotated"])
+                if self.kind.has_gene_sets
+                else 0
+            )
             names, indptr = names[:n_sets], indptr[: n_sets + 1]
         genes = genes[: indptr[-1]]
-        members = sp.csc_matrix((np.ones(len(genes), np.float32), genes, indptr), shape=(len(self.genes), len(names)))
+        members = sp.csc_matrix(
+            (np.ones(len(genes), np.float32), genes, indptr),
+            shape=(len(self.genes), len(names)),
+        )
         return self.label(names), members
 
     def label(self, names: Iterable[str]) -> list[str]:
@@ -145,12 +162,16 @@ def read_modalities(registry: dict[str, Any]) -> list[Modality]:
     return modalities
 
 
-def open_matrix(data: AnnData | MuData, modalities: list[Modality]) -> CellMatrix | JointMatrix:
+def open_matrix(
+    data: AnnData | MuData, modalities: list[Modality]
+) -> CellMatrix | JointMatrix:
     """Open the expression of a reference: of the modality without a name, or several side by side."""
     first = modalities[0]
     if first.name is None:
         return CellMatrix(data, layer=first.layer)
-    return JointMatrix(data, {str(modality.name): modality.layer for modality in modalities})
+    return JointMatrix(
+        data, {str(modality.name): modality.layer for modality in modalities}
+    )
 
 
 def lay_out_tokens(modalities: list[Modality]) -> TokenLayout:
@@ -165,13 +186,25 @@ def lay_out_tokens(modalities: list[Modality]) -> TokenLayout:
     n_genes = np.array([len(modality.genes) for modality in modalities])
     first_gene = np.cumsum(n_genes) - n_genes
     n_tokens = [len(mask["gene_sets"]) for mask in masks]
-    names = [name for modality in modalities for name in modality.label(modality.mask["gene_sets"])]
-    is_set = [np.arange(n) < n - int(mask["n_unannotated"]) for n, mask in zip(n_tokens, masks, strict=True)]
+    names = [
+        name
+        for modality in modalities
+        for name in modality.label(modality.mask["gene_sets"])
+    ]
+    is_set = [
+        np.arange(n) < n - int(mask["n_unannotated"])
+        for n, mask in zip(n_tokens, masks, strict=True)
+    ]
     order = np.argsort(~np.concatenate(is_set), kind="stable")
     sizes = np.concatenate([np.diff(np.asarray(mask["indptr"])) for mask in masks])
     starts = np.cumsum(sizes) - sizes
-    pair_order = np.concatenate([np.arange(starts[token], starts[token] + sizes[token]) for token in order])
-    genes = [np.asarray(mask["genes"]) + start for mask, start in zip(masks, first_gene, strict=True)]
+    pair_order = np.concatenate(
+        [np.arange(starts[token], starts[token] + sizes[token]) for token in order]
+    )
+    genes = [
+        np.asarray(mask["genes"]) + start
+        for mask, start in zip(masks, first_gene, strict=True)
+    ]
     owner, sizes = np.repeat(np.arange(len(modalities)), n_tokens)[order], sizes[order]
     no_dropout = sizes == n_genes[owner]
     if len(modalities) > 1 or not modalities[0].kind.has_gene_sets:
@@ -180,11 +213,20 @@ def lay_out_tokens(modalities: list[Modality]) -> TokenLayout:
     return TokenLayout(
         np.append(0, np.cumsum(sizes)),
         np.concatenate(genes)[pair_order].astype(np.int64),
-        tuple(m.slice(int(start)) for m, start in zip(modalities, first_gene, strict=True)),
+        tuple(
+            m.slice(int(start)) for m, start in zip(modalities, first_gene, strict=True)
+        ),
         owner,
         no_dropout,
         names=tuple(names[token] for token in order),
-        var_names=np.array([name for modality in modalities for name in modality.label(modality.genes)], dtype=object),
+        var_names=np.array(
+            [
+                name
+                for modality in modalities
+                for name in modality.label(modality.genes)
+            ],
+            dtype=object,
+        ),
         n_unannotated=sum(int(mask["n_unannotated"]) for mask in masks),
         mixed=bool(masks[0].get(MaskField.MIXED_KEY, False)),
         pair_order=pair_order,
@@ -254,7 +296,9 @@ class QueryLoader:
         statistics: NoveltyStatistics | None = None,
     ) -> None:
         if batch_size is None:
-            batch_size = _BATCH_SIZE_CPU if device.type == "cpu" else _BATCH_SIZE_ACCELERATOR
+            batch_size = (
+                _BATCH_SIZE_CPU if device.type == "cpu" else _BATCH_SIZE_ACCELERATOR
+            )
         self._modalities = modalities
         self._device = device
         signal = None
@@ -274,31 +318,51 @@ class QueryLoader:
                 layer = modality.layer
             read = partial(CellMatrix, layer=layer, use_raw=source.use_raw, name=name)
             of_all = None if sample is None else read(sample)
-            aligned = partial(AlignedCells, modality.kind, read(adata), modality.genes, modality.scale)
+            aligned = partial(
+                AlignedCells, modality.kind, read(adata), modality.genes, modality.scale
+            )
             cells = aligned(batch_size=batch_size, sample=of_all, signal=signal)
             self._cells[position] = cells
-            self._measured[position] = None if cells.measured.all() else torch.from_numpy(cells.measured).to(device)
+            self._measured[position] = (
+                None
+                if cells.measured.all()
+                else torch.from_numpy(cells.measured).to(device)
+            )
         self.modalities: tuple[int, ...] = tuple(self._cells)
         masks = [
-            np.full(len(m.genes), False) if i not in self._cells else self._cells[i].measured
+            np.full(len(m.genes), False)
+            if i not in self._cells
+            else self._cells[i].measured
             for i, m in enumerate(modalities)
         ]
         measured = np.concatenate(masks)
-        self.measured: Tensor | None = None if measured.all() else torch.from_numpy(measured).to(device)
+        self.measured: Tensor | None = (
+            None if measured.all() else torch.from_numpy(measured).to(device)
+        )
 
     def __iter__(self) -> Iterator[Minibatch]:
         for batches in zip(*self._cells.values(), strict=True):
             found: dict[int, Tensor] = {}
             for i, batch in zip(self._cells, batches, strict=True):
                 x = torch.from_numpy(batch.values).to(self._device)
-                normalization = self._modalities[i].kind.normalization(self._modalities[i].scale)
+                normalization = self._modalities[i].kind.normalization(
+                    self._modalities[i].scale
+                )
                 if normalization is not None and batch.is_counts:
-                    total = None if batch.total is None else torch.from_numpy(batch.total).to(self._device)
-                    x = normalization.normalize(x, total=total, measured=self._measured[i])
+                    total = (
+                        None
+                        if batch.total is None
+                        else torch.from_numpy(batch.total).to(self._device)
+                    )
+                    x = normalization.normalize(
+                        x, total=total, measured=self._measured[i]
+                    )
                 found[i] = x
             first = found[self.modalities[0]]
             columns = [
-                found[i] if i in found else first.new_zeros(len(first), len(modality.genes))
+                found[i]
+                if i in found
+                else first.new_zeros(len(first), len(modality.genes))
                 for i, modality in enumerate(self._modalities)
             ]
             x = columns[0] if len(columns) == 1 else torch.cat(columns, 1)
@@ -311,7 +375,11 @@ Parts = dict[int, tuple[AnnData, str | None, str]]
 def _find_modality(source: ExpressionSource, modalities: list[Modality]) -> int:
     """Find the one of the model's modalities whose genes an AnnData has."""
     adata = source.data
-    names = adata.raw.var_names if source.use_raw and adata.raw is not None else adata.var_names
+    names = (
+        adata.raw.var_names
+        if source.use_raw and adata.raw is not None
+        else adata.var_names
+    )
     shared = [int(names.astype(str).isin(m.genes).sum()) for m in modalities]
     likely = [i for i, m in enumerate(modalities) if 2 * shared[i] >= len(m.genes)]
     if len(likely) != 1:
@@ -343,16 +411,24 @@ def _split(source: ExpressionSource, modalities: list[Modality]) -> Parts:
         )
     for name in layers:
         if name not in present:
-            raise KeyError(f"layer names no modality {name!r} that is read{only_known(name, present)}")
+            raise KeyError(
+                f"layer names no modality {name!r} that is read{only_known(name, present)}"
+            )
     missing = [name for name in wanted if name not in present]
     others = [name for name in mdata.mod if name not in wanted]
     if missing:
         lacking = f"the query has no modality {list_names(missing)}"
         query_logger.info("query: %s; labels rest on %s", lacking, list_names(present))
         if others:
-            warn_user(f"{lacking} and one that is not known ({list_names(others)}): rename it, or leave it out.")
+            warn_user(
+                f"{lacking} and one that is not known ({list_names(others)}): rename it, or leave it out."
+            )
     indexers = cell_indexers(mdata, present)
     return {
-        wanted.index(name): (reindex_obs(mdata[name], indexers[name]), layers.get(name), f"mdata[{name!r}]")
+        wanted.index(name): (
+            reindex_obs(mdata[name], indexers[name]),
+            layers.get(name),
+            f"mdata[{name!r}]",
+        )
         for name in present
     }

@@ -12,7 +12,12 @@ from scvi import settings
 from torch.utils.data import BatchSampler, Sampler
 
 from tosica.data import CellMatrix
-from tosica.model._reference_on_disk import ContiguousBlocks, ShuffleBuffer, label_shares, read_ahead
+from tosica.model._reference_on_disk import (
+    ContiguousBlocks,
+    ShuffleBuffer,
+    label_shares,
+    read_ahead,
+)
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:
@@ -66,7 +71,10 @@ class Minibatches:
         # On sparse matrices, one lookup for a minibatch is much faster than one for each cell.
         block: Block = self._rows.take(cells)
         dense = block.toarray() if sp.issparse(block) else block
-        x, codes = (torch.from_numpy(each) for each in (np.asarray(dense, dtype=np.float32), self._codes[cells]))
+        x, codes = (
+            torch.from_numpy(each)
+            for each in (np.asarray(dense, dtype=np.float32), self._codes[cells])
+        )
         return {REGISTRY_KEYS.X_KEY: x, REGISTRY_KEYS.LABELS_KEY: codes[:, None]}
 
 
@@ -135,18 +143,28 @@ class ReferenceData(LightningDataModule):
 
     def train_dataloader(self) -> Minibatches | ShuffleBuffer:
         """Training cells, rare labels more often; of several processes, this one's share."""
-        rank, n_processes = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+        rank, n_processes = (
+            (0, 1)
+            if self.trainer is None
+            else (self.trainer.global_rank, self.trainer.world_size)
+        )
         size = max(min(self.batch_size, self.n_train // n_processes), 1)
         together = size * n_processes
         n_batches = -(-self.n_train // together)
         seed, codes = (self.seed, int(self._has_all_cells)), self.codes[self.train_idx]
-        if isinstance(self.rows, CellMatrix) and (self._blocks or not self.rows.in_memory):
+        if isinstance(self.rows, CellMatrix) and (
+            self._blocks or not self.rows.in_memory
+        ):
             # Each process reads other blocks, and draws from a buffer of its own.
             blocks = self._blocks or ContiguousBlocks(self.rows, rank, n_processes)
-            return ShuffleBuffer(self.rows, blocks, self.train_idx, codes, size, n_batches, (*seed, rank))
+            return ShuffleBuffer(
+                self.rows, blocks, self.train_idx, codes, size, n_batches, (*seed, rank)
+            )
         sampler = LabelSampler(self.train_idx, codes, n_batches * together, seed=seed)
         batches = BatchSampler(sampler, together, drop_last=False)
-        return Minibatches(self.rows, self.codes, batches, slice(rank * size, (rank + 1) * size))
+        return Minibatches(
+            self.rows, self.codes, batches, slice(rank * size, (rank + 1) * size)
+        )
 
     def add_validation_to_train(self) -> None:
         """Move the validation cells to the training cells."""
@@ -161,13 +179,23 @@ class ReferenceData(LightningDataModule):
         All processes have as many minibatches. The last one may be empty for some of them.
         """
         trainer = None if whole else self.trainer
-        rank, n_processes = (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)
+        rank, n_processes = (
+            (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)
+        )
         size = self.batch_size * n_processes
-        of_all = [self.val_idx[start : start + size] for start in range(0, self.n_val, size)]
-        return Minibatches(self.rows, self.codes, [np.array_split(each, n_processes)[rank] for each in of_all])
+        of_all = [
+            self.val_idx[start : start + size] for start in range(0, self.n_val, size)
+        ]
+        return Minibatches(
+            self.rows,
+            self.codes,
+            [np.array_split(each, n_processes)[rank] for each in of_all],
+        )
 
 
-def split(codes: np.ndarray, strata: np.ndarray, validation_size: float) -> tuple[np.ndarray, np.ndarray]:
+def split(
+    codes: np.ndarray, strata: np.ndarray, validation_size: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Hold out a share of each class; every class of two or more cells is in both parts.
 
     Within a class the split is stratified.
@@ -219,10 +247,19 @@ class LabelSampler(Sampler[int]):
         The draws of an epoch depend on it and on the number of the epoch alone.
     """
 
-    def __init__(self, cells: np.ndarray, codes: np.ndarray, n_draws: int, *, seed: tuple[int, ...] = (0,)) -> None:
+    def __init__(
+        self,
+        cells: np.ndarray,
+        codes: np.ndarray,
+        n_draws: int,
+        *,
+        seed: tuple[int, ...] = (0,),
+    ) -> None:
         labels, n_cells = np.unique(codes, return_counts=True)
         self._classes = [cells[codes == code] for code in labels]
-        self._shares = np.ceil((n_draws * label_shares(n_cells)).round(6)).astype(int).tolist()
+        self._shares = (
+            np.ceil((n_draws * label_shares(n_cells)).round(6)).astype(int).tolist()
+        )
         self._n_draws = n_draws
         self._seed = seed
         self._epoch = 0
@@ -236,12 +273,17 @@ class LabelSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         # It does not depend on the global random state.
-        state = np.random.SeedSequence((*self._seed, self._epoch)).generate_state(1, np.uint64)
+        state = np.random.SeedSequence((*self._seed, self._epoch)).generate_state(
+            1, np.uint64
+        )
         generator = torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
         self._epoch += 1
         drawn = []
         for cells, share in zip(self._classes, self._shares, strict=True):
-            orders = [torch.randperm(len(cells), generator=generator) for _ in range(-(-share // len(cells)))]
+            orders = [
+                torch.randperm(len(cells), generator=generator)
+                for _ in range(-(-share // len(cells)))
+            ]
             drawn.append(cells[torch.cat(orders).numpy()[:share]])
         order = torch.randperm(sum(self._shares), generator=generator).numpy()
         yield from np.concatenate(drawn)[order][: self._n_draws].tolist()

@@ -66,7 +66,14 @@ class ContiguousBlocks:
         Cells of a block.
     """
 
-    def __init__(self, rows: CellMatrix, rank: int = 0, n_processes: int = 1, *, size: int = BLOCK) -> None:
+    def __init__(
+        self,
+        rows: CellMatrix,
+        rank: int = 0,
+        n_processes: int = 1,
+        *,
+        size: int = BLOCK,
+    ) -> None:
         self._rows = rows
         self._size = size
         self._blocks = np.arange(-(-rows.n_obs // size))[rank::n_processes]
@@ -155,11 +162,15 @@ class ShuffleBuffer:
         """Draw the minibatches of an epoch."""
         # The buffer starts with equally many cells of each label, or all that it has.
         codes = np.searchsorted(self._labels, self._codes[self._first])
-        pools = [_Pool(int((codes == label).sum())) for label in range(len(self._labels))]
+        pools = [
+            _Pool(int((codes == label).sum())) for label in range(len(self._labels))
+        ]
         for start in range(0, len(self._first), BLOCK):
             positions = self._cells[self._first[start : start + BLOCK]]
             self._add(pools, positions, self._rows.take(positions), rng)
-        shares = np.ceil((self._n_batches * self._batch_size * self._shares).round(6)).astype(int)
+        shares = np.ceil(
+            (self._n_batches * self._batch_size * self._shares).round(6)
+        ).astype(int)
         order = rng.permutation(np.repeat(np.arange(len(pools)), shares))
         blocks, n_blocks, n_read = self._blocks(rng), self._blocks.n_blocks, 0
         for i in range(self._n_batches):
@@ -175,19 +186,41 @@ class ShuffleBuffer:
             for row, label in enumerate(labels):
                 genes, values = pools[label].draw(rng)
                 x[row, genes] = values
-            tensors = torch.from_numpy(x), torch.from_numpy(self._labels[labels])[:, None]
-            yield dict(zip((REGISTRY_KEYS.X_KEY, REGISTRY_KEYS.LABELS_KEY), tensors, strict=True))
+            tensors = (
+                torch.from_numpy(x),
+                torch.from_numpy(self._labels[labels])[:, None],
+            )
+            yield dict(
+                zip(
+                    (REGISTRY_KEYS.X_KEY, REGISTRY_KEYS.LABELS_KEY),
+                    tensors,
+                    strict=True,
+                )
+            )
 
-    def _add(self, pools: list[_Pool], positions: np.ndarray, block: Block, rng: np.random.Generator) -> None:
+    def _add(
+        self,
+        pools: list[_Pool],
+        positions: np.ndarray,
+        block: Block,
+        rng: np.random.Generator,
+    ) -> None:
         block = sp.csr_matrix(block)
         codes = self._code_of[positions]
-        for code, start, stop in zip(codes, block.indptr[:-1], block.indptr[1:], strict=True):
+        for code, start, stop in zip(
+            codes, block.indptr[:-1], block.indptr[1:], strict=True
+        ):
             # Copies, so that the block need not stay in memory for one of its cells.
-            cell = block.indices[start:stop].copy(), block.data[start:stop].astype(np.float32)
+            cell = (
+                block.indices[start:stop].copy(),
+                block.data[start:stop].astype(np.float32),
+            )
             pools[code].add(cell, rng)
 
 
-def read_ahead(items: Iterable[Item], read: Callable[[Item], Result], n_ahead: int) -> Iterator[Result]:
+def read_ahead(
+    items: Iterable[Item], read: Callable[[Item], Result], n_ahead: int
+) -> Iterator[Result]:
     """Read items in order, a few of them in advance, on a thread."""
     ahead: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(1, thread_name_prefix="tosica-minibatches") as reader:
@@ -280,14 +313,20 @@ class AnnbatchDataModule:
     >>> import tosica
     >>> data = tosica.model.AnnbatchDataModule("cells.zarr")  # doctest: +SKIP
     >>> tosica.pp.build_mask(data.adata)  # doctest: +SKIP
-    >>> tosica.TOSICA.setup_anndata(data.adata, labels_key="cell_type")  # doctest: +SKIP
+    >>> tosica.TOSICA.setup_anndata(
+    ...     data.adata, labels_key="cell_type"
+    ... )  # doctest: +SKIP
     >>> model = tosica.TOSICA(data.adata)  # doctest: +SKIP
     >>> model.train(datamodule=data)  # doctest: +SKIP
     """
 
     @validate_params()
     def __init__(
-        self, collection: Any | str | os.PathLike[str], *, chunk_size: int = 256, preload_nchunks: int = 64
+        self,
+        collection: Any | str | os.PathLike[str],
+        *,
+        chunk_size: int = 256,
+        preload_nchunks: int = 64,
     ) -> None:
         self._annbatch = _import_annbatch()
         self._chunk_size, self._preload_nchunks = chunk_size, preload_nchunks
@@ -303,7 +342,9 @@ class AnnbatchDataModule:
                 with warnings.catch_warnings():
                     # annbatch recommends a name that ends in .zarr.
                     warnings.simplefilter("ignore")
-                    collection = self._annbatch.DatasetCollection(str(collection), mode="r")
+                    collection = self._annbatch.DatasetCollection(
+                        str(collection), mode="r"
+                    )
             # Zarr has many errors for what is no store of its own.
             except Exception as error:
                 raise _no_collection(given) from error
@@ -325,7 +366,9 @@ class AnnbatchDataModule:
             raise
         # What a damaged chunk raises depends on how it was compressed.
         except Exception as error:
-            raise OSError(f"the collection cannot be read ({first_line(error)}): make it anew.") from error
+            raise OSError(
+                f"the collection cannot be read ({first_line(error)}): make it anew."
+            ) from error
 
     def _loader(self, rng: np.random.Generator) -> Any:
         loader = self._annbatch.Loader(
@@ -338,7 +381,9 @@ class AnnbatchDataModule:
             rng=rng,
         )
         matrices = [group["X"] for group in self._groups]
-        loader.add_datasets([x if hasattr(x, "shape") else sparse_dataset(x) for x in matrices])
+        loader.add_datasets(
+            [x if hasattr(x, "shape") else sparse_dataset(x) for x in matrices]
+        )
         return loader
 
 
@@ -371,7 +416,10 @@ def _join(groups: list[Any]) -> AnnData:
     tables = [read_elem(group["obs"]) for group in groups]
     genes = [read_elem(group["var"]) for group in groups]
     for i, (table, var) in enumerate(zip(tables, genes, strict=True)):
-        others = [*var.index.symmetric_difference(genes[0].index), *(set(tables[0]) ^ set(table))]
+        others = [
+            *var.index.symmetric_difference(genes[0].index),
+            *(set(tables[0]) ^ set(table)),
+        ]
         if others or not var.index.equals(genes[0].index):
             what = list_names([str(name) for name in others], 3) or "their order"
             raise ValueError(
@@ -379,7 +427,9 @@ def _join(groups: list[Any]) -> AnnData:
                 "make the collection anew, of files that have."
             )
     x = da.concatenate([read_elem_lazy(group["X"]) for group in groups])
-    columns = {name: _concatenate([table[name] for table in tables]) for name in tables[0]}
+    columns = {
+        name: _concatenate([table[name] for table in tables]) for name in tables[0]
+    }
     obs = pd.DataFrame(columns, index=pd.concat([table[[]] for table in tables]).index)
     return AnnData(x, obs=obs, var=genes[0])
 

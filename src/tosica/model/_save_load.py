@@ -16,7 +16,12 @@ from scvi.data import AnnDataManager
 from tosica import hub
 from tosica._checks import Names, Number, validate_params
 from tosica._files import as_os_error, find_model, is_temporary, replace_file
-from tosica.linear import Adaptation, CrossValidated, NoveltyStatistics, RegressionConfig
+from tosica.linear import (
+    Adaptation,
+    CrossValidated,
+    NoveltyStatistics,
+    RegressionConfig,
+)
 from tosica.model._device import ACCELERATOR, DEVICE
 from tosica.model._legacy import load_legacy
 from tosica.model._setup import SCVI_ATTRS, SetupMixin, TrainingResult, is_rank_zero
@@ -85,14 +90,22 @@ class SaveLoadMixin(SetupMixin):
             return
         folder = Path(dir_path)
         # A killed process may have left something here.
-        is_free = not folder.exists() or (folder.is_dir() and all(map(is_temporary, folder.iterdir())))
+        is_free = not folder.exists() or (
+            folder.is_dir() and all(map(is_temporary, folder.iterdir()))
+        )
         if not (overwrite or is_free):
-            raise FileExistsError(f"{str(folder)!r} exists: choose another folder, or pass overwrite=True.")
+            raise FileExistsError(
+                f"{str(folder)!r} exists: choose another folder, or pass overwrite=True."
+            )
         if save_anndata and self.adata is None:
-            raise ValueError("save_anndata=True was given, but the model has no reference.")
+            raise ValueError(
+                "save_anndata=True was given, but the model has no reference."
+            )
         wrong = self.module.find_not_finite()
         if wrong is not None:
-            raise ValueError(f"The model has weights that are not finite ({wrong}) and is not saved: train a new one.")
+            raise ValueError(
+                f"The model has weights that are not finite ({wrong}) and is not saved: train a new one."
+            )
         attributes = {
             "registry_": self.registry_,
             "init_params_": self.init_params_,
@@ -104,14 +117,22 @@ class SaveLoadMixin(SetupMixin):
         folder.mkdir(parents=True, exist_ok=True)
         if save_anndata:
             self._save_reference(folder, prefix or "", anndata_write_kwargs)
-        contents = {_STATE: self.module.state_dict(), _VAR_NAMES: self.tokens.var_names, _ATTRIBUTES: attributes}
+        contents = {
+            _STATE: self.module.state_dict(),
+            _VAR_NAMES: self.tokens.var_names,
+            _ATTRIBUTES: attributes,
+        }
         write_plain(to_plain(contents), folder / f"{prefix or ''}{MODEL_FILE}")
 
-    def _save_reference(self, folder: Path, prefix: str, arguments: dict[str, Any]) -> None:
+    def _save_reference(
+        self, folder: Path, prefix: str, arguments: dict[str, Any]
+    ) -> None:
         """Write the reference, which stays with its own file if it is backed."""
         joint, adata = self.modalities[0].name is not None, self.adata
         before = adata.filename if adata.isbacked else None
-        with replace_file(folder / f"{prefix}{'mdata.h5mu' if joint else 'adata.h5ad'}") as path:
+        with replace_file(
+            folder / f"{prefix}{'mdata.h5mu' if joint else 'adata.h5ad'}"
+        ) as path:
             try:
                 (adata.write_h5mu if joint else adata.write_h5ad)(path, **arguments)
             finally:
@@ -162,21 +183,35 @@ class SaveLoadMixin(SetupMixin):
         with refuse_other_versions(path):
             attributes = contents[_ATTRIBUTES]
             registry = restore_registry(attributes["registry_"])
-            name, parameters = registry["model_name"], attributes["init_params_"]["non_kwargs"]
+            name, parameters = (
+                registry["model_name"],
+                attributes["init_params_"]["non_kwargs"],
+            )
         if name != cls.__name__:
-            raise ValueError(f"{str(dir_path)!r} holds a {name} model, not a {cls.__name__} model.")
+            raise ValueError(
+                f"{str(dir_path)!r} holds a {name} model, not a {cls.__name__} model."
+            )
         if adata is not None:
             cls._setup_from_registry(adata, registry)
         with refuse_other_versions(path):
-            model = cls(adata, registry=None if adata is not None else registry, **parameters)
+            model = cls(
+                adata, registry=None if adata is not None else registry, **parameters
+            )
             model.module.load_state_dict(contents[_STATE])
             training: dict[str, Any] = {
-                k: v.numpy() if torch.is_tensor(v) else v for k, v in attributes["training_"].items()
+                k: v.numpy() if torch.is_tensor(v) else v
+                for k, v in attributes["training_"].items()
             }
             if training["novelty_statistics"] is not None:
-                names = {field.name for field in fields(NoveltyStatistics)}  # an earlier version kept more
+                names = {
+                    field.name for field in fields(NoveltyStatistics)
+                }  # an earlier version kept more
                 of_file = training["novelty_statistics"].items()
-                arrays = {name: np.asarray(values) for name, values in of_file if name in names}
+                arrays = {
+                    name: np.asarray(values)
+                    for name, values in of_file
+                    if name in names
+                }
                 training["novelty_statistics"] = NoveltyStatistics(**arrays)
             training |= _restore_fits(training)
             model.training_ = TrainingResult(**training)
@@ -185,11 +220,19 @@ class SaveLoadMixin(SetupMixin):
                 setattr(model, name, value.numpy() if torch.is_tensor(value) else value)
             if model.history_ is not None:
                 model.history_ = {
-                    name: pd.DataFrame(table["columns"], index=pd.Index(table["index"], name="epoch"))
+                    name: pd.DataFrame(
+                        table["columns"], index=pd.Index(table["index"], name="epoch")
+                    )
                     for name, table in model.history_.items()
                 }
-            terms, parents = attributes["ontology_term_ids_"], attributes["label_parents_"]
-            if not all(label in model.labels and isinstance(term, str) for label, term in terms.items()):
+            terms, parents = (
+                attributes["ontology_term_ids_"],
+                attributes["label_parents_"],
+            )
+            if not all(
+                label in model.labels and isinstance(term, str)
+                for label, term in terms.items()
+            ):
                 raise ValueError("The terms of the labels are not those of a model.")
             # Not by the attribute: another release of the ontology may have had other terms.
             model._term_of_label = dict(terms)
@@ -309,7 +352,9 @@ class SaveLoadMixin(SetupMixin):
         --------
         .. code-block:: python
 
-            model.push_to_hub("lab/pbmc", tissue="blood", license="cc-by-4.0", version="1")
+            model.push_to_hub(
+                "lab/pbmc", tissue="blood", license="cc-by-4.0", version="1"
+            )
         """
         if not is_rank_zero(self):
             return ""
@@ -401,7 +446,12 @@ class SaveLoadMixin(SetupMixin):
         )
 
     @classmethod
-    @validate_params(var_names=Names(optional=True), target_sum=Number(above=0), accelerator=ACCELERATOR, device=DEVICE)
+    @validate_params(
+        var_names=Names(optional=True),
+        target_sum=Number(above=0),
+        accelerator=ACCELERATOR,
+        device=DEVICE,
+    )
     def load_legacy(
         cls,
         project_dir: str | Path,
@@ -499,11 +549,15 @@ class SaveLoadMixin(SetupMixin):
     @classmethod
     def convert_legacy_save(cls, *_: Any, **__: Any) -> NoReturn:
         """Refuse: scvi-tools' conversion of its old files runs what they hold."""
-        raise NotImplementedError("No tosica model is in the old format of scvi-tools: use load or load_legacy.")
+        raise NotImplementedError(
+            "No tosica model is in the old format of scvi-tools: use load or load_legacy."
+        )
 
     @staticmethod
     @validate_params()
-    def load_registry(dir_path: str | Path, prefix: str | None = None) -> dict[str, Any]:
+    def load_registry(
+        dir_path: str | Path, prefix: str | None = None
+    ) -> dict[str, Any]:
         """Read what :meth:`setup_anndata` registered for a saved model, as safely as :meth:`load`.
 
         Parameters
@@ -539,7 +593,9 @@ class SaveLoadMixin(SetupMixin):
         TypeError, FileNotFoundError, ValueError
             As :meth:`load`.
         """
-        AnnDataManager.view_setup_method_args(SaveLoadMixin.load_registry(dir_path, prefix))
+        AnnDataManager.view_setup_method_args(
+            SaveLoadMixin.load_registry(dir_path, prefix)
+        )
 
 
 # ------------------------------------------------------------------------------- the file
@@ -568,7 +624,9 @@ def read_plain(path: Path) -> dict[str, Any]:
         If the file is damaged, or holds anything but tensors and plain values.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"The folder {str(path.parent)!r} holds no {path.name}, so it is no saved model.")
+        raise FileNotFoundError(
+            f"The folder {str(path.parent)!r} holds no {path.name}, so it is no saved model."
+        )
     with path.open("rb") as file:
         # The unpickler may raise anything on bytes that are something else.
         try:
@@ -587,7 +645,9 @@ def _describe_training(training: TrainingResult) -> dict[str, Any]:
     """Turn the results of a training into dicts."""
     described = asdict(training)
     if training.regression is not None:
-        described["regression"] = training.regression._asdict() | {"config": asdict(training.regression.config)}
+        described["regression"] = training.regression._asdict() | {
+            "config": asdict(training.regression.config)
+        }
     return described
 
 
@@ -598,7 +658,9 @@ def _restore_fits(training: dict[str, Any]) -> dict[str, Any]:
         config = RegressionConfig(**regression["config"])
         restored["regression"] = CrossValidated(**{**regression, "config": config})
     if adaptation := training.get("adaptation"):
-        values: dict[str, Any] = {k: v.numpy() if torch.is_tensor(v) else v for k, v in adaptation.items()}
+        values: dict[str, Any] = {
+            k: v.numpy() if torch.is_tensor(v) else v for k, v in adaptation.items()
+        }
         restored["adaptation"] = Adaptation(**values)
     return restored
 
@@ -616,7 +678,11 @@ def digest(contents: Any) -> str:
                 hasher.update(value.detach().cpu().numpy().tobytes())
             case dict():
                 hasher.update(f"dict {len(value)} ".encode())
-                rest += [item for key in sorted(value, key=str, reverse=True) for item in (value[key], key)]
+                rest += [
+                    item
+                    for key in sorted(value, key=str, reverse=True)
+                    for item in (value[key], key)
+                ]
             case list() | tuple():
                 hasher.update(f"list {len(value)} ".encode())
                 rest += reversed(value)
@@ -641,7 +707,10 @@ def to_plain(value: Any) -> Any:
         case np.ndarray() | pd.Index():
             return [to_plain(item) for item in value.tolist()]
         case pd.DataFrame():
-            return {"index": to_plain(value.index), "columns": to_plain(value.to_dict("list"))}
+            return {
+                "index": to_plain(value.index),
+                "columns": to_plain(value.to_dict("list")),
+            }
         case dict():
             return {str(key): to_plain(item) for key, item in value.items()}
         case list() | tuple() | set():
@@ -657,11 +726,15 @@ def find_device(accelerator: str, device: int | str) -> torch.device:
     ValueError
         If a GPU is asked for where torch finds none.
     """
-    if accelerator == "cpu" or (accelerator == "auto" and not torch.cuda.is_available()):
+    if accelerator == "cpu" or (
+        accelerator == "auto" and not torch.cuda.is_available()
+    ):
         return torch.device("cpu")
     kind = "cuda" if accelerator in ("auto", "gpu") else accelerator
     if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"accelerator={accelerator!r}, but torch finds no GPU here: pass accelerator='cpu' or 'auto'.")
+        raise ValueError(
+            f"accelerator={accelerator!r}, but torch finds no GPU here: pass accelerator='cpu' or 'auto'."
+        )
     return torch.device(kind if device == "auto" else f"{kind}:{device}")
 
 
@@ -672,7 +745,9 @@ def refuse_other_versions(path: Path) -> Iterator[None]:
         yield
     # What is missing or of another type shows in many ways.
     except (AttributeError, KeyError, TypeError, RuntimeError) as error:
-        raise ValueError(f"{str(path)!r} holds no model of this version of tosica: train it again.") from error
+        raise ValueError(
+            f"{str(path)!r} holds no model of this version of tosica: train it again."
+        ) from error
 
 
 def restore_registry(registry: dict[str, Any]) -> dict[str, Any]:

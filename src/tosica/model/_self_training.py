@@ -73,7 +73,12 @@ class SelfTrainingMixin(SetupMixin):
 
     @validate_params(adata=ANNDATA)
     def adapt(
-        self, adata: AnnData, *, layer: str | None = None, use_raw: bool = False, enable_progress_bar: bool = True
+        self,
+        adata: AnnData,
+        *,
+        layer: str | None = None,
+        use_raw: bool = False,
+        enable_progress_bar: bool = True,
     ) -> Self:
         r"""Learn from a query of another batch, without labels of its cells (self-training).
 
@@ -155,14 +160,19 @@ class SelfTrainingMixin(SetupMixin):
         """
         self._check_adaptable(adata)
         n_cells = adata.n_obs
-        with thread_pool(self.module.device), progress(None, "adapt", enabled=enable_progress_bar):
+        with (
+            thread_pool(self.module.device),
+            progress(None, "adapt", enabled=enable_progress_bar),
+        ):
             query = self._read_query(adata, layer, use_raw)
             n_read = query.x.shape[0]
             model = self._copy()
             signal, reason = self._find_signal(query)
             if not signal:
                 logger.info("adapt: the model stays as it is, since %s", reason)
-                model.training_ = replace(model.training_, adaptation=Adaptation(n_read))
+                model.training_ = replace(
+                    model.training_, adaptation=Adaptation(n_read)
+                )
                 return model
             statistics = self.training_.novelty_statistics
             assert statistics is not None
@@ -180,10 +190,14 @@ class SelfTrainingMixin(SetupMixin):
             sharpness = self._sharpness(query, found)
             before = self._calibrated_branch()
             _write_branch(model.module, found, signal, sharpness)
-            _fit_network(model.module, query.x, softmax(found.logits / sharpness, axis=1), found)
+            _fit_network(
+                model.module, query.x, softmax(found.logits / sharpness, axis=1), found
+            )
             _weigh_network(model.module, signal)
         adaptation = Adaptation(n_read, len(found.teachers), _N_ROUNDS, *before)
-        model.training_ = replace(model.training_, adaptation=adaptation, certificate=None)
+        model.training_ = replace(
+            model.training_, adaptation=adaptation, certificate=None
+        )
         logger.info(
             "adapt: %s of %s cells taught in the last of %d rounds",
             format_thousands(len(found.teachers)),
@@ -195,9 +209,13 @@ class SelfTrainingMixin(SetupMixin):
     def _check_adaptable(self, adata: AnnData) -> None:
         """Refuse a model or a query that nothing can be learnt with."""
         if self.modalities[0].name is not None:
-            raise TypeError("A model of a MuData cannot be adapted: train one on the modality that the query has.")
+            raise TypeError(
+                "A model of a MuData cannot be adapted: train one on the modality that the query has."
+            )
         if self.module.linear is None:
-            raise ValueError("The model has no linear branch, which learns from a query first: train one with it.")
+            raise ValueError(
+                "The model has no linear branch, which learns from a query first: train one with it."
+            )
         if self.is_trained_ and self.training_.novelty_statistics is None:
             raise ValueError(
                 "The model has no statistics of its reference, as it is old or of few cells: train a new one."
@@ -209,9 +227,13 @@ class SelfTrainingMixin(SetupMixin):
                 "that it was made from."
             )
         if adata is self.adata:
-            raise ValueError("adata is the reference that the model was trained on: adapt takes a query.")
+            raise ValueError(
+                "adata is the reference that the model was trained on: adapt takes a query."
+            )
 
-    def _read_query(self, adata: AnnData, layer: str | None, use_raw: bool) -> QueryCells:
+    def _read_query(
+        self, adata: AnnData, layer: str | None, use_raw: bool
+    ) -> QueryCells:
         """Read the query, or a random sample of it, and what the model says of its cells."""
         source = self._source(adata, None, layer, use_raw)
         drawn = subsample_by_label(np.zeros(adata.n_obs, dtype=np.int64), MAX_CELLS)
@@ -220,21 +242,34 @@ class SelfTrainingMixin(SetupMixin):
         module, statistics = self.module, self.training_.novelty_statistics
         assert statistics is not None
         assert module.linear is not None
-        loader = QueryLoader(source, self.modalities, module.device, statistics=statistics)
+        loader = QueryLoader(
+            source, self.modalities, module.device, statistics=statistics
+        )
         measured = None if loader.measured is None else loader.measured.cpu().numpy()
         x, expression, logits, distances, nearest = [], [], [], [], []
         with torch.inference_mode():
             for batch in loader:
                 values = batch.x.cpu().numpy()
                 x.append(sp.csr_matrix(values))
-                expression.append(sp.csr_matrix(module.linear.expression(batch.x, batch.measured).cpu().numpy()))
-                scored = module.annotate(batch.x, attention=False, measured=batch.measured).logits
+                expression.append(
+                    sp.csr_matrix(
+                        module.linear.expression(batch.x, batch.measured).cpu().numpy()
+                    )
+                )
+                scored = module.annotate(
+                    batch.x, attention=False, measured=batch.measured
+                ).logits
                 logits.append((scored.float() / module.temperature).cpu().numpy())
                 distance, label = statistics.score_cells(values, measured)
                 distances.append(distance)
                 nearest.append(label)
         distance, label = np.concatenate(distances), np.concatenate(nearest)
-        distance = distance - label_excess(distance, label, statistics.cells, statistics.cells_labels)[label]
+        distance = (
+            distance
+            - label_excess(distance, label, statistics.cells, statistics.cells_labels)[
+                label
+            ]
+        )
         return QueryCells(
             sp.vstack(x).tocsr(),
             sp.vstack(expression).tocsr(),
@@ -249,17 +284,29 @@ class SelfTrainingMixin(SetupMixin):
         assert statistics is not None
         assert linear is not None
         if not linear.weight.any():
-            return 0.0, "its linear branch labels nothing: held-out cells are labelled better by the network alone"
+            return (
+                0.0,
+                "its linear branch labels nothing: held-out cells are labelled better by the network alone",
+            )
         held_out = self.training_.held_out_codes
         if held_out is not None:
             truth, best = held_out
             if (truth == best).mean() <= np.bincount(truth).max() / len(truth):
-                return 0.0, "its labels of held-out cells are right no more often than the commonest label is"
+                return (
+                    0.0,
+                    "its labels of held-out cells are right no more often than the commonest label is",
+                )
         of_cells = statistics.positions(query.log_probabilities.argmax(1))
         if (np.bincount(of_cells[of_cells >= 0]) >= MIN_CELLS).sum() < 2:
-            return 0.0, f"fewer than two labels have {MIN_CELLS} cells, and another batch looks like a new type"
+            return (
+                0.0,
+                f"fewer than two labels have {MIN_CELLS} cells, and another batch looks like a new type",
+            )
         signal = common_shift(query.x, of_cells, statistics, query.measured).signal
-        return signal, "the query differs from its reference no more than two samples of the same cells"
+        return (
+            signal,
+            "the query differs from its reference no more than two samples of the same cells",
+        )
 
     def _sharpness(self, query: QueryCells, found: SelfTrained) -> float:
         """Find the temperature at which the model is as sure of the query as it may be.
@@ -278,7 +325,9 @@ class SelfTrainingMixin(SetupMixin):
         assert linear is not None
         temperature = self.module.temperature
         weights, biases = linear.weights_of()
-        return (weights / temperature).cpu().numpy(), (biases / temperature).cpu().numpy()
+        return (weights / temperature).cpu().numpy(), (
+            biases / temperature
+        ).cpu().numpy()
 
     def _copy(self) -> Self:
         """Copy the model, without its reference."""
@@ -290,12 +339,17 @@ class SelfTrainingMixin(SetupMixin):
 
 
 @torch.no_grad()
-def _write_branch(module: TOSICAModule, found: SelfTrained, signal: float, sharpness: float) -> None:
+def _write_branch(
+    module: TOSICAModule, found: SelfTrained, signal: float, sharpness: float
+) -> None:
     """Average the linear branch, over its temperature, and the one that was fitted to a query."""
     linear = module.linear
     assert linear is not None
     fitted = found.classifier
-    for tensor, values in ((linear.weight, fitted.weights), (linear.bias, fitted.biases)):
+    for tensor, values in (
+        (linear.weight, fitted.weights),
+        (linear.bias, fitted.biases),
+    ):
         before = tensor / module.temperature
         of_query = torch.from_numpy(values).to(tensor)
         tensor.copy_(((1 - signal / 2) * before + signal / 2 * of_query) / sharpness)
@@ -310,7 +364,10 @@ def _weigh_network(module: TOSICAModule, weight: float) -> None:
 
 
 def _fit_network(
-    module: TOSICAModule, x: sp.csr_matrix, probabilities: NDArray[np.floating], found: SelfTrained
+    module: TOSICAModule,
+    x: sp.csr_matrix,
+    probabilities: NDArray[np.floating],
+    found: SelfTrained,
 ) -> None:
     """Train the network further: on the query by given probabilities, and on drawn cells by their labels."""
     n_labels = probabilities.shape[1]
@@ -334,7 +391,11 @@ def _fit_network(
                 token_keep=1 - _PLAN.token_dropout,
             )
             log_probabilities = module.head(outputs["latent"]).log_softmax(1)
-            loss = -(torch.from_numpy(targets).to(log_probabilities) * log_probabilities).sum(1).mean()
+            loss = (
+                -(torch.from_numpy(targets).to(log_probabilities) * log_probabilities)
+                .sum(1)
+                .mean()
+            )
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -342,7 +403,12 @@ def _fit_network(
         module.eval()
 
 
-def _minibatches(labels: NDArray[np.integer], n_steps: int, size: int, seed: int) -> Iterator[NDArray[np.int64]]:
+def _minibatches(
+    labels: NDArray[np.integer], n_steps: int, size: int, seed: int
+) -> Iterator[NDArray[np.int64]]:
     """Draw minibatches of cells, rare labels more often, as in training."""
-    drawn = np.fromiter(LabelSampler(np.arange(len(labels)), labels, n_steps * size, seed=(seed,)), np.int64)
+    drawn = np.fromiter(
+        LabelSampler(np.arange(len(labels)), labels, n_steps * size, seed=(seed,)),
+        np.int64,
+    )
     yield from drawn.reshape(n_steps, size)

@@ -17,12 +17,33 @@ from scvi.data._constants import _SCVI_UUID_KEY
 from scvi.data.fields import CategoricalObsField, MuDataWrapper
 from scvi.model.base import BaseModelClass
 
-from tosica._checks import ANY_CELLS, CellData, InstanceOf, OneOf, only_known, refuse_unknown, validate_params
+from tosica._checks import (
+    ANY_CELLS,
+    CellData,
+    InstanceOf,
+    OneOf,
+    only_known,
+    refuse_unknown,
+    validate_params,
+)
 from tosica._obs import one_column
 from tosica._settings import logger
-from tosica.data import MODALITY_KINDS, cell_indexers, check_mudata, load_annotations, reindex_obs, resolve_modalities
+from tosica.data import (
+    MODALITY_KINDS,
+    cell_indexers,
+    check_mudata,
+    load_annotations,
+    reindex_obs,
+    resolve_modalities,
+)
 from tosica.model._device import DEVICE_OF_TORCH, first_line
-from tosica.model._fields import UNLABELED, ExpressionField, LabelsField, MaskField, read_terms
+from tosica.model._fields import (
+    UNLABELED,
+    ExpressionField,
+    LabelsField,
+    MaskField,
+    read_terms,
+)
 from tosica.model._modalities import field_keys, place_of, read_modalities
 from tosica.module import REGISTRY_KEYS
 from tosica.onto._hierarchy import check_parents
@@ -43,7 +64,13 @@ _TRANSFER_ARGS = ("source_registry", "extend_categories", "allow_missing_labels"
 
 
 # What scvi-tools keeps of a training.
-SCVI_ATTRS = ("is_trained_", "history_", "train_indices_", "validation_indices_", "test_indices_")
+SCVI_ATTRS = (
+    "is_trained_",
+    "history_",
+    "train_indices_",
+    "validation_indices_",
+    "test_indices_",
+)
 
 
 @dataclass
@@ -133,7 +160,10 @@ class SetupMixin(BaseModelClass):
     _parent_of_label: Mapping[str, str] | None = None
 
     @classmethod
-    @validate_params(adata=CellData(cure="call TOSICA.setup_mudata for a MuData"), unlabeled_category=UNLABELED)
+    @validate_params(
+        adata=CellData(cure="call TOSICA.setup_mudata for a MuData"),
+        unlabeled_category=UNLABELED,
+    )
     def setup_anndata(
         cls,
         adata: AnnData,
@@ -196,7 +226,9 @@ class SetupMixin(BaseModelClass):
         >>> import tosica
         >>> ref = sc.datasets.pbmc68k_reduced().raw.to_adata()
         >>> tosica.pp.build_mask(ref)
-        >>> tosica.TOSICA.setup_anndata(ref, labels_key="bulk_labels", batch_key="phase")
+        >>> tosica.TOSICA.setup_anndata(
+        ...     ref, labels_key="bulk_labels", batch_key="phase"
+        ... )
         """
         setup_method_args = cls._get_setup_method_args(**locals())
         load_annotations(adata)
@@ -221,7 +253,8 @@ class SetupMixin(BaseModelClass):
 
     @classmethod
     @validate_params(
-        unlabeled_category=UNLABELED, layers=InstanceOf("a dict of modality and layer", Mapping, optional=True)
+        unlabeled_category=UNLABELED,
+        layers=InstanceOf("a dict of modality and layer", Mapping, optional=True),
     )
     def setup_mudata(
         cls,
@@ -315,12 +348,21 @@ class SetupMixin(BaseModelClass):
         names = list(modalities.values())
         for name in layers or ():
             if name not in names:
-                raise KeyError(f"layers names no modality {name!r}{only_known(name, names)}")
+                raise KeyError(
+                    f"layers names no modality {name!r}{only_known(name, names)}"
+                )
         cell_indexers(mdata, names)
-        manager = cls._register(mdata, setup_method_args, modalities, layers or {}, kwargs)
+        manager = cls._register(
+            mdata, setup_method_args, modalities, layers or {}, kwargs
+        )
         for modality in read_modalities(manager.registry):
             described = modality.kind.describe_normalization(modality.scale)
-            logger.info("setup_mudata: modality %r (%s) holds %s", modality.name, modality.kind.role, described)
+            logger.info(
+                "setup_mudata: modality %r (%s) holds %s",
+                modality.name,
+                modality.kind.role,
+                described,
+            )
 
     @classmethod
     def _register(
@@ -347,17 +389,33 @@ class SetupMixin(BaseModelClass):
             Arguments of a transfer from another registry.
         """
         arguments = method_args["setup_args"]
-        refuse_unknown(getattr(cls, method_args["setup_method_name"]), kwargs, *_TRANSFER_ARGS)
+        refuse_unknown(
+            getattr(cls, method_args["setup_method_name"]), kwargs, *_TRANSFER_ARGS
+        )
         fields: list[BaseAnnDataField] = []
-        registered = kwargs["source_registry"]["field_registries"] if "source_registry" in kwargs else {}
+        registered = (
+            kwargs["source_registry"]["field_registries"]
+            if "source_registry" in kwargs
+            else {}
+        )
         genes = {
-            x_key: state["state_registry"].get(ExpressionField.COLUMN_NAMES_KEY) for x_key, state in registered.items()
+            x_key: state["state_registry"].get(ExpressionField.COLUMN_NAMES_KEY)
+            for x_key, state in registered.items()
         }
         for role, name in roles.items():
             x_key, mask_key = field_keys(role, name)
             place, kind = place_of(name), MODALITY_KINDS[role]
             fields += [
-                _field(ExpressionField, data, name, x_key, layers.get(name), place, kind, genes.get(x_key)),
+                _field(
+                    ExpressionField,
+                    data,
+                    name,
+                    x_key,
+                    layers.get(name),
+                    place,
+                    kind,
+                    genes.get(x_key),
+                ),
                 _field(MaskField, data, name, mask_key, arguments["mask_key"], place),
             ]
         # All are checked before the first one writes to the reference.
@@ -365,20 +423,34 @@ class SetupMixin(BaseModelClass):
             field.validate_field(data)
         key = arguments["labels_key"]
         owner = _find_column(data, key, "labels_key", roles.values())
-        options = arguments["unlabeled_category"], place_of(owner, data), arguments["min_cells"], not registered
-        fields.append(_field(LabelsField, data, owner, REGISTRY_KEYS.LABELS_KEY, key, *options))
+        options = (
+            arguments["unlabeled_category"],
+            place_of(owner, data),
+            arguments["min_cells"],
+            not registered,
+        )
+        fields.append(
+            _field(LabelsField, data, owner, REGISTRY_KEYS.LABELS_KEY, key, *options)
+        )
         fields[-1].validate_field(data)
         key, owner = arguments["batch_key"], None
         if key is not None:
             owner = _find_column(data, key, "batch_key", roles.values())
             obs = data.obs if owner is None else data[owner].obs
             if obs[key].isna().any():
-                raise ValueError(f"{place_of(owner, data)}.obs[{key!r}] has cells without a batch (NaN).")
+                raise ValueError(
+                    f"{place_of(owner, data)}.obs[{key!r}] has cells without a batch (NaN)."
+                )
         manager = AnnDataManager(
-            fields=[*fields, _field(CategoricalObsField, data, owner, REGISTRY_KEYS.BATCH_KEY, key)],
+            fields=[
+                *fields,
+                _field(CategoricalObsField, data, owner, REGISTRY_KEYS.BATCH_KEY, key),
+            ],
             setup_method_args=method_args,
             # Cells were compared above, for the modalities that are used.
-            validation_checks=AnnDataManagerValidationCheck(check_fully_paired_mudata=False),
+            validation_checks=AnnDataManagerValidationCheck(
+                check_fully_paired_mudata=False
+            ),
         )
         manager.register_fields(data, **kwargs)
         cls.register_manager(manager)
@@ -390,13 +462,21 @@ class SetupMixin(BaseModelClass):
         ANY_CELLS.check("adata", adata)
         manager = cls._setup_adata_manager_store.get(adata.uns.get(_SCVI_UUID_KEY))
         if manager is None or manager.adata is not adata:
-            what = "is a copy or a part of the data that were set up" if manager else "was not set up as a reference"
+            what = (
+                "is a copy or a part of the data that were set up"
+                if manager
+                else "was not set up as a reference"
+            )
             name = place_of(None, adata)
             method = "setup_mudata" if name == "mdata" else "setup_anndata"
-            raise ValueError(f"{name} {what}: call TOSICA.{method}({name}, labels_key=...) first.")
+            raise ValueError(
+                f"{name} {what}: call TOSICA.{method}({name}, labels_key=...) first."
+            )
 
     @classmethod
-    def _setup_from_registry(cls, adata: AnnData | MuData, registry: dict[str, Any]) -> None:
+    def _setup_from_registry(
+        cls, adata: AnnData | MuData, registry: dict[str, Any]
+    ) -> None:
         """Set up a reference for a model that exists, with the arguments of the model's registry.
 
         The reference may have batches that the registry lacks: no weight of the model belongs to
@@ -404,7 +484,12 @@ class SetupMixin(BaseModelClass):
         Labels that the registry lacks are refused.
         """
         setup = getattr(cls, registry["setup_method_name"])
-        setup(adata, source_registry=registry, extend_categories=True, **registry["setup_args"])
+        setup(
+            adata,
+            source_registry=registry,
+            extend_categories=True,
+            **registry["setup_args"],
+        )
 
     @property
     def ontology_term_ids_(self) -> dict[str, str]:
@@ -440,14 +525,18 @@ class SetupMixin(BaseModelClass):
     def _read_terms(self, adata: AnnData | MuData) -> None:
         """Take the terms of the labels from the reference, if it has any."""
         key = self.registry_["setup_args"]["labels_key"]
-        mod_key = self.adata_manager.data_registry[REGISTRY_KEYS.LABELS_KEY].get("mod_key")
+        mod_key = self.adata_manager.data_registry[REGISTRY_KEYS.LABELS_KEY].get(
+            "mod_key"
+        )
         obs = adata.obs if mod_key is None else adata[mod_key].obs
         self._term_of_label = read_terms(obs, key, self.labels)
 
     @property
     def gene_sets(self) -> list[str]:
         """Names of the gene sets, in the order of the mask, without unannotated tokens."""
-        return list(self.tokens.names[: len(self.tokens.names) - self.tokens.n_unannotated])
+        return list(
+            self.tokens.names[: len(self.tokens.names) - self.tokens.n_unannotated]
+        )
 
     @validate_params(how=OneOf("mean", "max"))
     def get_gene_weights(self, how: Literal["mean", "max"] = "mean") -> pd.DataFrame:
@@ -466,7 +555,9 @@ class SetupMixin(BaseModelClass):
         tokens = self.tokens
         weights = self.module.embedding.gene_weights(how).float().cpu().numpy()
         shape = (self.module.embedding.n_genes, self.module.embedding.n_tokens)
-        table = sp.csc_matrix((weights, tokens.genes, tokens.indptr), shape=shape).toarray()
+        table = sp.csc_matrix(
+            (weights, tokens.genes, tokens.indptr), shape=shape
+        ).toarray()
         names = np.array(tokens.names, dtype=object)
         return pd.DataFrame(table, index=tokens.var_names, columns=names)
 
@@ -490,14 +581,22 @@ class SetupMixin(BaseModelClass):
         """
         linear = self.module.linear
         if linear is None:
-            raise ValueError("The model has no linear branch: it is one of the original code or of linear=False.")
+            raise ValueError(
+                "The model has no linear branch: it is one of the original code or of linear=False."
+            )
         tokens = self.tokens
         sets = np.repeat(np.array(tokens.names, dtype=object), np.diff(tokens.indptr))
-        index = pd.MultiIndex.from_arrays([sets, tokens.var_names[tokens.genes]], names=["gene_set", "gene"])
-        return pd.DataFrame(linear.weight.T.cpu().numpy(), index=index, columns=self.labels)
+        index = pd.MultiIndex.from_arrays(
+            [sets, tokens.var_names[tokens.genes]], names=["gene_set", "gene"]
+        )
+        return pd.DataFrame(
+            linear.weight.T.cpu().numpy(), index=index, columns=self.labels
+        )
 
     @validate_params()
-    def get_var_names(self, legacy_mudata_format: bool = False) -> np.ndarray | dict[str, np.ndarray]:
+    def get_var_names(
+        self, legacy_mudata_format: bool = False
+    ) -> np.ndarray | dict[str, np.ndarray]:
         """Get the names of the model's genes, in the model's order.
 
         Parameters
@@ -540,7 +639,11 @@ class SetupMixin(BaseModelClass):
         device(type='cpu')
         """
         try:
-            found = torch.device("cuda", int(device)) if isinstance(device, Integral) else torch.device(device)
+            found = (
+                torch.device("cuda", int(device))
+                if isinstance(device, Integral)
+                else torch.device(device)
+            )
             torch.empty(0, device=found)
         # AssertionError is what torch raises if it was built without GPUs.
         except (RuntimeError, AssertionError) as error:
@@ -551,33 +654,60 @@ class SetupMixin(BaseModelClass):
 
     def _codes(self, key: str) -> np.ndarray:
         """Codes of labels or batches, in the order of the reference's cells; -1 for cells without a label."""
-        codes = np.asarray(self.adata_manager.get_from_registry(key), dtype=np.int64).ravel()
+        codes = np.asarray(
+            self.adata_manager.get_from_registry(key), dtype=np.int64
+        ).ravel()
         mod_key = self.adata_manager.data_registry[key].get("mod_key")
         if mod_key is not None:
             codes = codes[cell_indexers(self.adata, [mod_key])[mod_key]]
-        return codes if key != REGISTRY_KEYS.LABELS_KEY else np.where(codes < len(self.labels), codes, -1)
+        return (
+            codes
+            if key != REGISTRY_KEYS.LABELS_KEY
+            else np.where(codes < len(self.labels), codes, -1)
+        )
 
 
-def _field(kind: type[BaseAnnDataField], data: AnnData | MuData, name: str | None, *args: Any) -> BaseAnnDataField:
+def _field(
+    kind: type[BaseAnnDataField], data: AnnData | MuData, name: str | None, *args: Any
+) -> BaseAnnDataField:
     """Make a field of an AnnData, or of one modality of a MuData."""
-    return kind(*args) if isinstance(data, AnnData) else MuDataWrapper(kind)(*args, mod_key=name)
+    return (
+        kind(*args)
+        if isinstance(data, AnnData)
+        else MuDataWrapper(kind)(*args, mod_key=name)
+    )
 
 
-def _find_column(data: AnnData | MuData, key: str, argument: str, names: Iterable[str | None]) -> str | None:
+def _find_column(
+    data: AnnData | MuData, key: str, argument: str, names: Iterable[str | None]
+) -> str | None:
     """Find the modality whose ``obs`` has a column; ``None`` if the ``obs`` of the whole has it."""
     if key in data.obs:
         one_column(data.obs, key)
         return None
-    parts = {} if isinstance(data, AnnData) else {str(name): data[name] for name in names}
+    parts = (
+        {} if isinstance(data, AnnData) else {str(name): data[name] for name in names}
+    )
     found = {name: part for name, part in parts.items() if key in part.obs}
     if not found:
-        known = [column for part in (data, *parts.values()) for column in part.obs.columns]
-        where = "adata.obs" if isinstance(data, AnnData) else "mdata.obs or of a modality's obs"
+        known = [
+            column for part in (data, *parts.values()) for column in part.obs.columns
+        ]
+        where = (
+            "adata.obs"
+            if isinstance(data, AnnData)
+            else "mdata.obs or of a modality's obs"
+        )
         known = list(dict.fromkeys(known))
-        raise KeyError(f"{argument} {key!r} is no column of {where}{only_known(key, known)}")
+        raise KeyError(
+            f"{argument} {key!r} is no column of {where}{only_known(key, known)}"
+        )
     first = next(iter(found))
     indexers = cell_indexers(data, list(found))
-    values = [reindex_obs(part, indexers[name]).obs[key].astype(str) for name, part in found.items()]
+    values = [
+        reindex_obs(part, indexers[name]).obs[key].astype(str)
+        for name, part in found.items()
+    ]
     if any(not np.array_equal(values[0], others) for others in values[1:]):
         raise ValueError(
             f"{argument} {key!r} is a column of several modalities, and they differ: say which is meant by mdata.obs."

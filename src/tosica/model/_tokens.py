@@ -49,7 +49,10 @@ def select_tokens(model: SetupMixin, max_gene_sets: int | None, modules: bool) -
     """
     modalities = [m for m in model.modalities if m.kind.has_gene_sets]
     # Tokens of the original code's models mix gene sets.
-    if any(MaskField.COLUMNS_KEY in m.mask or m.mask.get(MaskField.MIXED_KEY) for m in modalities):
+    if any(
+        MaskField.COLUMNS_KEY in m.mask or m.mask.get(MaskField.MIXED_KEY)
+        for m in modalities
+    ):
         return
     fields, n_tokens = dict(model.registry_["field_registries"]), 0
     for modality in modalities:
@@ -62,7 +65,9 @@ def select_tokens(model: SetupMixin, max_gene_sets: int | None, modules: bool) -
     model.modalities = read_modalities(model.registry_)
 
 
-def _choose(model: SetupMixin, modality: Modality, max_gene_sets: int | None, modules: bool) -> dict[str, Any]:
+def _choose(
+    model: SetupMixin, modality: Modality, max_gene_sets: int | None, modules: bool
+) -> dict[str, Any]:
     """Choose the tokens of one modality, and get the state of its mask with them.
 
     If there are too many gene sets, they are chosen by a group lasso over all of them, with a
@@ -71,20 +76,30 @@ def _choose(model: SetupMixin, modality: Modality, max_gene_sets: int | None, mo
     gene sets are put into modules, which come after the gene sets.
     """
     state, gene_names = modality.mask, modality.genes.to_numpy()
-    names, indptr, genes = (np.asarray(state[key]) for key in ("gene_sets", "indptr", "genes"))
+    names, indptr, genes = (
+        np.asarray(state[key]) for key in ("gene_sets", "indptr", "genes")
+    )
     n_sets = len(names) - int(state["n_unannotated"])
     inside = indptr[n_sets]
-    candidates = sp.csr_matrix((np.ones(inside), genes[:inside], indptr[: n_sets + 1]), shape=(n_sets, len(gene_names)))
+    candidates = sp.csr_matrix(
+        (np.ones(inside), genes[:inside], indptr[: n_sets + 1]),
+        shape=(n_sets, len(gene_names)),
+    )
     # A token of every gene leaves none for modules.
     modules = modules and n_sets == len(names)
-    chosen, is_too_many = np.arange(n_sets), max_gene_sets is not None and n_sets > max_gene_sets
+    chosen, is_too_many = (
+        np.arange(n_sets),
+        max_gene_sets is not None and n_sets > max_gene_sets,
+    )
     module_names: list[str] = []
     others: list[NDArray[np.integer]] = []
     if modules or is_too_many:
         x, codes = _read_cells(model, modality)
     if is_too_many:
         extra = _modules(x, candidates, gene_names)[1] if modules else []
-        score = _score_gene_sets(x, codes, sp.vstack([candidates, _as_rows(extra, len(gene_names))]).tocsr())
+        score = _score_gene_sets(
+            x, codes, sp.vstack([candidates, _as_rows(extra, len(gene_names))]).tocsr()
+        )
         chosen = np.sort(np.argsort(-score[:n_sets], kind="stable")[:max_gene_sets])
     members = candidates[chosen]
     members.sort_indices()
@@ -99,21 +114,32 @@ def _choose(model: SetupMixin, modality: Modality, max_gene_sets: int | None, mo
             len(others),
             "" if modality.name is None else f" of {modality.name!r}",
         )
-    collection = names[:n_sets], indptr[: n_sets + 1].astype(np.int32), genes[: indptr[n_sets]].astype(np.int32)
+    collection = (
+        names[:n_sets],
+        indptr[: n_sets + 1].astype(np.int32),
+        genes[: indptr[n_sets]].astype(np.int32),
+    )
     return {
         **state,
-        "gene_sets": np.array([*names[chosen], *module_names, *names[n_sets:]], dtype=object),
-        "indptr": np.append(tokens.indptr, tokens.indptr[-1] + indptr[n_sets + 1 :] - inside).astype(np.int64),
+        "gene_sets": np.array(
+            [*names[chosen], *module_names, *names[n_sets:]], dtype=object
+        ),
+        "indptr": np.append(
+            tokens.indptr, tokens.indptr[-1] + indptr[n_sets + 1 :] - inside
+        ).astype(np.int64),
         "genes": np.append(tokens.indices, genes[inside:]).astype(np.int64),
         MaskField.COLUMNS_KEY: np.concatenate(
-            [chosen, np.full(len(others), -1), np.arange(n_sets, len(names))], dtype=np.int64
+            [chosen, np.full(len(others), -1), np.arange(n_sets, len(names))],
+            dtype=np.int64,
         ),
         MaskField.MODULES_KEY: len(others),
         **dict(zip(MaskField.COLLECTION_KEYS, collection, strict=True)),
     }
 
 
-def _read_cells(model: SetupMixin, modality: Modality) -> tuple[sp.csr_matrix, NDArray[np.integer]]:
+def _read_cells(
+    model: SetupMixin, modality: Modality
+) -> tuple[sp.csr_matrix, NDArray[np.integer]]:
     """Read expression and labels of some labelled cells."""
     labels = model._codes(REGISTRY_KEYS.LABELS_KEY)
     known = np.flatnonzero(labels >= 0)
@@ -123,10 +149,16 @@ def _read_cells(model: SetupMixin, modality: Modality) -> tuple[sp.csr_matrix, N
     return LabeledRows(rows, drawn, codes, (modality.slice(),)).expression(), codes
 
 
-def _score_gene_sets(x: sp.csr_matrix, codes: NDArray[np.integer], gene_sets: sp.csr_matrix) -> NDArray[np.floating]:
-    norms = fit_regressions(x, codes, gene_sets=gene_sets).relevance * np.sqrt(np.asarray(gene_sets.sum(1)).ravel())
+def _score_gene_sets(
+    x: sp.csr_matrix, codes: NDArray[np.integer], gene_sets: sp.csr_matrix
+) -> NDArray[np.floating]:
+    norms = fit_regressions(x, codes, gene_sets=gene_sets).relevance * np.sqrt(
+        np.asarray(gene_sets.sum(1)).ravel()
+    )
     total = norms.sum(1, keepdims=True)
-    shares: NDArray[np.floating] = np.divide(norms, total, out=np.zeros_like(norms), where=total > 0)
+    shares: NDArray[np.floating] = np.divide(
+        norms, total, out=np.zeros_like(norms), where=total > 0
+    )
     return shares.max(0)
 
 
@@ -140,7 +172,10 @@ def _modules(
 def _as_rows(modules: list[NDArray[np.integer]], n_genes: int) -> sp.csr_matrix:
     sizes = [len(genes) for genes in modules]
     genes = np.concatenate([np.empty(0, dtype=np.int64), *modules])
-    return sp.csr_matrix((np.ones(len(genes)), genes, np.cumsum([0, *sizes])), shape=(len(modules), n_genes))
+    return sp.csr_matrix(
+        (np.ones(len(genes)), genes, np.cumsum([0, *sizes])),
+        shape=(len(modules), n_genes),
+    )
 
 
 def _check_memory(n_tokens: int) -> None:
@@ -166,7 +201,9 @@ def read_network_weights(model: SetupMixin) -> np.ndarray:
     found: list[np.ndarray | None] = []
     missing: KeyError | None = None
     for modality in model.modalities:
-        field = model.adata_manager.data_registry[field_keys(modality.kind.role, modality.name)[1]]
+        field = model.adata_manager.data_registry[
+            field_keys(modality.kind.role, modality.name)[1]
+        ]
         try:
             data = model.adata if modality.name is None else model.adata[modality.name]
             found.append(pair_weights(data, field["attr_key"], modality.mask))
@@ -231,7 +268,11 @@ def network_weights(adata: AnnData, *, key: str = "tosica_mask") -> csr_matrix:
            [ 0. ,  2. ]], dtype=float32)
     """
     mask = adata.uns.get(key)
-    if not isinstance(mask, Mapping) or "gene_sets" not in mask or "weights" not in mask:
+    if (
+        not isinstance(mask, Mapping)
+        or "gene_sets" not in mask
+        or "weights" not in mask
+    ):
         raise KeyError(
             f"There is no mask in adata.uns[{key!r}], or it was built from gene sets without weights: call "
             "tosica.pp.build_mask with a table that has a column 'weight'."
@@ -239,11 +280,15 @@ def network_weights(adata: AnnData, *, key: str = "tosica_mask") -> csr_matrix:
     table = mask["weights"]
     gene_sets = pd.Index(np.asarray(mask["gene_sets"], dtype=object))
     row = adata.var_names.get_indexer(pd.Index(table["gene"]))
-    column = gene_sets.get_indexer(pd.Index(table["gene_set"].astype(str), dtype=object))
+    column = gene_sets.get_indexer(
+        pd.Index(table["gene_set"].astype(str), dtype=object)
+    )
     # Genes may have been left out since.
     found = (row >= 0) & (column >= 0)
     values = table["weight"].to_numpy(dtype=np.float32)[found]
-    return coo_matrix((values, (row[found], column[found])), shape=(adata.n_vars, len(gene_sets))).tocsr()
+    return coo_matrix(
+        (values, (row[found], column[found])), shape=(adata.n_vars, len(gene_sets))
+    ).tocsr()
 
 
 def pair_weights(adata: AnnData, mask_key: str, state: dict[str, Any]) -> np.ndarray:
@@ -269,7 +314,9 @@ def pair_weights(adata: AnnData, mask_key: str, state: dict[str, Any]) -> np.nda
     token_of_column = np.full(n_columns, -1)
     token_of_column[columns[columns >= 0]] = np.flatnonzero(columns >= 0)
     # Numbered, not multiplied: a weight may be zero.
-    number = sp.csc_matrix((np.arange(1, len(genes) + 1), genes, indptr), shape=(n_genes, len(columns)))
+    number = sp.csc_matrix(
+        (np.arange(1, len(genes) + 1), genes, indptr), shape=(n_genes, len(columns))
+    )
     token = token_of_column[weights.col]
     is_token = token >= 0
     pair = np.asarray(number[weights.row[is_token], token[is_token]]).ravel()

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from tosica.pp._gene_sets import GeneSetsLike
 
 
-class TOSICA(TrainingMixin, SelfTrainingMixin, AdaptationMixin, AnnotationMixin, SaveLoadMixin):
+class TOSICA(
+    TrainingMixin, SelfTrainingMixin, AdaptationMixin, AnnotationMixin, SaveLoadMixin
+):
     """Annotate cells with a Transformer whose tokens are gene sets (Chen et al., 2023).
 
     The model is trained on a reference with labels. It gives each cell of a query a label, a
@@ -96,7 +98,11 @@ class TOSICA(TrainingMixin, SelfTrainingMixin, AdaptationMixin, AnnotationMixin,
 
     _module_cls = TOSICAModule
 
-    @validate_params(registry=InstanceOf("a dict, as TOSICA.load_registry returns it", Mapping, optional=True))
+    @validate_params(
+        registry=InstanceOf(
+            "a dict, as TOSICA.load_registry returns it", Mapping, optional=True
+        )
+    )
     def __init__(
         self,
         adata: AnnData | MuData | None = None,
@@ -110,13 +116,17 @@ class TOSICA(TrainingMixin, SelfTrainingMixin, AdaptationMixin, AnnotationMixin,
         modules: bool = True,
     ) -> None:
         if embed_dim % n_heads:
-            raise ValueError(f"embed_dim ({embed_dim}) must be a multiple of n_heads ({n_heads}).")
+            raise ValueError(
+                f"embed_dim ({embed_dim}) must be a multiple of n_heads ({n_heads})."
+            )
         if adata is not None or registry is None:
             self._check_set_up(adata)
         super().__init__(adata, registry)
         state = self.get_state_registry(REGISTRY_KEYS.LABELS_KEY)
         names = [str(name) for name in state[LabelsField.CATEGORICAL_MAPPING_KEY]]
-        self.labels = [name for name in names if name != state[LabelsField.UNLABELED_KEY]]
+        self.labels = [
+            name for name in names if name != state[LabelsField.UNLABELED_KEY]
+        ]
         self.modalities = read_modalities(self.registry_)
         if adata is not None:
             for modality in self.modalities:
@@ -126,7 +136,12 @@ class TOSICA(TrainingMixin, SelfTrainingMixin, AdaptationMixin, AnnotationMixin,
         self.tokens = lay_out_tokens(self.modalities)
         self.training_ = TrainingResult()
         self.module = self._module_cls(
-            self.tokens, len(self.labels), embed_dim=embed_dim, n_heads=n_heads, n_layers=n_layers, linear=linear
+            self.tokens,
+            len(self.labels),
+            embed_dim=embed_dim,
+            n_heads=n_heads,
+            n_layers=n_layers,
+            linear=linear,
         )
         self.module.eval()
         if adata is not None:
@@ -134,7 +149,11 @@ class TOSICA(TrainingMixin, SelfTrainingMixin, AdaptationMixin, AnnotationMixin,
         self.init_params_ = self._get_init_params(locals())
 
     @classmethod
-    @validate_params(setup_kwargs=InstanceOf("a dict of arguments of setup_anndata", Mapping, optional=True))
+    @validate_params(
+        setup_kwargs=InstanceOf(
+            "a dict of arguments of setup_anndata", Mapping, optional=True
+        )
+    )
     def for_query(
         cls,
         query: AnnData,
@@ -191,13 +210,19 @@ class TOSICA(TrainingMixin, SelfTrainingMixin, AdaptationMixin, AnnotationMixin,
         >>> reference.obs_names_make_unique()
         >>> query = reference[:100, ::3].copy()  # 255 of 765 genes
         >>> model = tosica.TOSICA.for_query(
-        ...     query, reference[100:], "bulk_labels", max_epochs=2, enable_progress_bar=False
+        ...     query,
+        ...     reference[100:],
+        ...     "bulk_labels",
+        ...     max_epochs=2,
+        ...     enable_progress_bar=False,
         ... )
         >>> model.held_out_accuracy_ > 0.6
         True
         >>> model.annotate(query)
         """
-        found = find_genes(query.var_names, reference.var_names.astype(str), lambda: query.var).indexer
+        found = find_genes(
+            query.var_names, reference.var_names.astype(str), lambda: query.var
+        ).indexer
         shared = reference[:, np.unique(found[found >= 0])].copy()
         # Control probes are few; names of another species or of peaks are all.
         if 2 * shared.n_vars < query.n_vars:
@@ -221,10 +246,20 @@ class TOSICA(TrainingMixin, SelfTrainingMixin, AdaptationMixin, AnnotationMixin,
                 f"one, {model.labels[sizes.argmax()]!r}: these genes do not tell the labels apart. Join "
                 "labels that are alike, or check the names of the genes."
             )
-        recall = np.bincount(held_out[0], held_out[0] == held_out[1], len(sizes)) / np.maximum(sizes, 1)
-        weak = [model.labels[i] for i in np.flatnonzero((sizes > 0) & (recall < LIMITS.probability))]
+        recall = np.bincount(
+            held_out[0], held_out[0] == held_out[1], len(sizes)
+        ) / np.maximum(sizes, 1)
+        weak = [
+            model.labels[i]
+            for i in np.flatnonzero((sizes > 0) & (recall < LIMITS.probability))
+        ]
         more = f"; of {list_names(weak)}, fewer than half do" if weak else ""
-        logger.info("for_query: %.1f %% of the held-out cells get their label %s%s", 100 * accuracy, genes, more)
+        logger.info(
+            "for_query: %.1f %% of the held-out cells get their label %s%s",
+            100 * accuracy,
+            genes,
+            more,
+        )
         return model
 
     def __repr__(self) -> str:
@@ -244,8 +279,16 @@ class TOSICA(TrainingMixin, SelfTrainingMixin, AdaptationMixin, AnnotationMixin,
                 *(line for modality in self.modalities for line in modality.describe()),
                 f"    labels: {len(self.labels)} ({shown})",
                 f"    network: width {width}, {heads} heads, {layers} layers, {n_parameters:,} parameters"
-                + ("; beside it a linear branch" if self.module.linear is not None else ""),
-                *([] if self.training_.adaptation is None else [f"    {self.training_.adaptation}"]),
+                + (
+                    "; beside it a linear branch"
+                    if self.module.linear is not None
+                    else ""
+                ),
+                *(
+                    []
+                    if self.training_.adaptation is None
+                    else [f"    {self.training_.adaptation}"]
+                ),
             ]
         )
 

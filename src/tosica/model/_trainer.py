@@ -178,7 +178,10 @@ class TrainingPlan(LightningModule):
                 "modality_dropout": self.config.modality_dropout,
                 "batch_directions": self.batch_directions,
             },
-            loss_kwargs={"label_smoothing": self.config.label_smoothing, "label_shares": self.label_shares},
+            loss_kwargs={
+                "label_smoothing": self.config.label_smoothing,
+                "label_shares": self.label_shares,
+            },
         )
         # Lightning's own bookkeeping of a step takes as long as a tenth of a small step.
         self._loss_sum = self._loss_sum + losses.loss.detach() * losses.n_obs_minibatch
@@ -191,7 +194,13 @@ class TrainingPlan(LightningModule):
     def on_train_epoch_end(self) -> None:
         """Report the mean loss over the epoch's cells."""
         if self._n_cells:  # Ctrl-C may end an epoch before its first step.
-            self.log("train_loss", self._loss_sum / self._n_cells, batch_size=self._n_cells, prog_bar=True, **_OF_EPOCH)
+            self.log(
+                "train_loss",
+                self._loss_sum / self._n_cells,
+                batch_size=self._n_cells,
+                prog_bar=True,
+                **_OF_EPOCH,
+            )
         self._loss_sum, self._n_cells = 0.0, 0
 
     def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
@@ -201,14 +210,24 @@ class TrainingPlan(LightningModule):
         # One of several processes may have no share, but its turn to report.
         if n_cells:
             _, _, losses = self.module(batch)
-            loss, hit = losses.loss, (losses.logits.argmax(1) == losses.true_labels).float().mean()
-        self.log("validation_loss", loss, batch_size=n_cells, prog_bar=True, **_OF_EPOCH)
+            loss, hit = (
+                losses.loss,
+                (losses.logits.argmax(1) == losses.true_labels).float().mean(),
+            )
+        self.log(
+            "validation_loss", loss, batch_size=n_cells, prog_bar=True, **_OF_EPOCH
+        )
         self.log("validation_accuracy", hit, batch_size=n_cells, **_OF_EPOCH)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """AdamW with a one-cycle schedule over all steps."""
-        optimizer, schedule = make_optimizer(self.module, self.config, int(self.trainer.estimated_stepping_batches))
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        optimizer, schedule = make_optimizer(
+            self.module, self.config, int(self.trainer.estimated_stepping_batches)
+        )
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
 
 
 def make_optimizer(
@@ -221,7 +240,10 @@ def make_optimizer(
     matrices = [p for name, p in named if is_matrix[name]]
     others = [p for name, p in named if not is_matrix[name]]
     optimizer = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}],
+        [
+            {"params": matrices, "weight_decay": config.weight_decay},
+            {"params": others, "weight_decay": 0.0},
+        ],
         lr=config.lr,
         fused=module.device.type in ("cpu", "cuda"),
     )
@@ -240,7 +262,9 @@ class KeepBest(Callback):
         self._lowest = float("inf")
         self._weights: dict[str, Tensor] | None = None
 
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_epoch_end(
+        self, trainer: Trainer, pl_module: LightningModule
+    ) -> None:
         """Copy the weights if they are the best so far."""
         loss = float(trainer.callback_metrics["validation_loss"])
         if loss < self._lowest:
@@ -292,7 +316,9 @@ def pop_progress_args(trainer_kwargs: dict[str, Any]) -> tuple[bool, dict[str, A
     wanted = rest.pop("enable_progress_bar", True)
     _FLAG.check("enable_progress_bar", wanted)
     wanted = bool(wanted) and rest.pop("progress_bar_refresh_rate", 1) != 0
-    others = [c for c in rest.get("callbacks") or () if isinstance(c, LightningProgressBar)]
+    others = [
+        c for c in rest.get("callbacks") or () if isinstance(c, LightningProgressBar)
+    ]
     if others and wanted:
         return False, rest | {"enable_progress_bar": True, "simple_progress_bar": False}
     return wanted, rest
@@ -317,13 +343,19 @@ def make_trainer(state: TrainingState) -> None:
     scaled = None
     if state.directions is not None:
         scaled = torch.from_numpy(_BATCH_EFFECT_SCALE * state.directions).float()
-    n_cells = np.bincount(state.data.codes[state.data.train_idx], minlength=len(state.model.labels))
+    n_cells = np.bincount(
+        state.data.codes[state.data.train_idx], minlength=len(state.model.labels)
+    )
     # A label without cells has to be learnt not to occur.
     shares = torch.from_numpy(label_shares(n_cells.clip(1))).float()
-    state.plan = state.model._training_plan_cls(state.model.module, state.settings.plan, scaled, shares)
+    state.plan = state.model._training_plan_cls(
+        state.model.module, state.settings.plan, scaled, shares
+    )
     # Losses are kept once an epoch; lightning warns if it has fewer steps than this.
     kwargs: dict[str, Any] = {"log_every_n_steps": 1, "enable_progress_bar": False}
-    kwargs |= {"check_val_every_n_epoch": 1} if state.data.n_val else {"limit_val_batches": 0}
+    kwargs |= (
+        {"check_val_every_n_epoch": 1} if state.data.n_val else {"limit_val_batches": 0}
+    )
     kwargs |= state.trainer_kwargs
     if isinstance(kwargs.get("max_time"), Real):
         kwargs["max_time"] = {"seconds": kwargs["max_time"]}
@@ -337,13 +369,22 @@ def make_trainer(state: TrainingState) -> None:
         kwargs["ckpt_path"] = state.resume
     with warnings.catch_warnings():
         # It is not: the loss is the mean over all processes, and the callback is ours.
-        warnings.filterwarnings("ignore", message="early_stopping was automatically disabled")
+        warnings.filterwarnings(
+            "ignore", message="early_stopping was automatically disabled"
+        )
         state.runner = state.model._train_runner_cls(
-            state.model, training_plan=state.plan, data_splitter=state.data, max_epochs=state.n_epochs, **kwargs
+            state.model,
+            training_plan=state.plan,
+            data_splitter=state.data,
+            max_epochs=state.n_epochs,
+            **kwargs,
         )
     trainer = state.runner.trainer
     if trainer.world_size > 1:
-        is_ddp = type(trainer.strategy) is DDPStrategy and trainer.strategy._start_method == "popen"
+        is_ddp = (
+            type(trainer.strategy) is DDPStrategy
+            and trainer.strategy._start_method == "popen"
+        )
         if not is_ddp or state.checkpoint or state.resume or state.blocks is not None:
             raise ValueError(
                 "Training on several devices takes strategy='ddp', and neither checkpoint_dir, resume nor datamodule: "
@@ -386,7 +427,9 @@ class EpochCheckpoint(Checkpoint):
             # A full disk does not end what was computed so far.
             logger.warning("train: goes on without a new checkpoint (%s)", error)
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Add what Lightning leaves out."""
         random = {"cpu": torch.get_rng_state()}
         if pl_module.device.type == "cuda":
@@ -398,7 +441,9 @@ class EpochCheckpoint(Checkpoint):
         history.setdefault("train_loss", {})[trainer.current_epoch] = loss
         checkpoint[_OURS] = self._start | {"random": random, "history": history}
 
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Restore what Lightning leaves out."""
         ours = checkpoint[_OURS]
         torch.set_rng_state(ours["random"]["cpu"])
@@ -407,7 +452,9 @@ class EpochCheckpoint(Checkpoint):
         history = getattr(trainer.logger, "history", {})
         for name, values in ours["history"].items():
             index = pd.Index(list(values), name="epoch")
-            history[name] = pd.DataFrame({name: list(values.values())}, index, dtype=object)
+            history[name] = pd.DataFrame(
+                {name: list(values.values())}, index, dtype=object
+            )
 
 
 class SafeCheckpointIO(TorchCheckpointIO):
@@ -452,7 +499,9 @@ def add_checkpoint(state: TrainingState) -> None:
         before, now = state.resumed["arguments"], start["arguments"]
         changed = [name for name in now if before.get(name) != now[name]]
         if changed:
-            raise ValueError(f"The checkpoint was written with another {changed[0]}: pass the same, or no resume.")
+            raise ValueError(
+                f"The checkpoint was written with another {changed[0]}: pass the same, or no resume."
+            )
     # Not among the arguments: scvi-tools would make one of its own as well.
     trainer.callbacks.append(EpochCheckpoint(state.checkpoint, start))
     trainer.strategy.checkpoint_io = SafeCheckpointIO()
@@ -464,13 +513,23 @@ def describe_start(state: TrainingState) -> dict[str, Any]:
     """Describe what decides a training, besides its random numbers, in plain values."""
     data, model = state.data, state.model
     described = hashlib.sha256()
-    for part in (model.labels, model.tokens.var_names.tolist(), model.gene_sets, len(data.codes)):
+    for part in (
+        model.labels,
+        model.tokens.var_names.tolist(),
+        model.gene_sets,
+        len(data.codes),
+    ):
         described.update(repr(part).encode())
     for codes in (data.codes, data.strata):
         described.update(codes.tobytes())
-    arguments = asdict(state.settings) | {"max_epochs": state.n_epochs, "seed": settings.seed}
+    arguments = asdict(state.settings) | {
+        "max_epochs": state.n_epochs,
+        "seed": settings.seed,
+    }
     return {
-        "arguments": to_plain({"model or reference": described.hexdigest()} | arguments),
+        "arguments": to_plain(
+            {"model or reference": described.hexdigest()} | arguments
+        ),
         "training": torch.from_numpy(data.train_idx),
         "validation": torch.from_numpy(data.val_idx),
         "left_out": torch.from_numpy(data.left_out),
@@ -500,7 +559,11 @@ def catch_interrupt(trainer: Trainer) -> Iterator[list[int]]:
         trainer.should_stop = True
         signal.signal(signal.SIGINT, before)
 
-    if in_main_thread and trainer.world_size == 1 and before is signal.default_int_handler:
+    if (
+        in_main_thread
+        and trainer.world_size == 1
+        and before is signal.default_int_handler
+    ):
         signal.signal(signal.SIGINT, stop)
     try:
         yield pressed
@@ -550,7 +613,11 @@ def log_end(state: TrainingState) -> None:
         if state.checkpoint is not None and state.checkpoint.exists():
             resume = f"; to go on, call train with the same arguments and resume={str(state.checkpoint)!r}"
         # No warning, because the command line would show it: it saves no such model.
-        logger.info("train: ended early, after %s: the model can be used and saved%s", state.ended_early, resume)
+        logger.info(
+            "train: ended early, after %s: the model can be used and saved%s",
+            state.ended_early,
+            resume,
+        )
         raise KeyboardInterrupt
     if not trainer.is_global_zero:
         return

@@ -58,7 +58,10 @@ _ALONE = 1000.0
 
 def default_epochs(n_cells: int) -> int:
     """Choose the number of epochs for a number of training cells; few cells get no more steps."""
-    return math.ceil(max(_MIN_DRAWS, _DRAWS_PER_ROOT * math.sqrt(n_cells)) / max(n_cells, _LEAST_EPOCH))
+    return math.ceil(
+        max(_MIN_DRAWS, _DRAWS_PER_ROOT * math.sqrt(n_cells))
+        / max(n_cells, _LEAST_EPOCH)
+    )
 
 
 # ------------------------------------------------------------------------------- settings, state, result
@@ -122,7 +125,10 @@ def read_reference(state: TrainingState) -> None:
     if isinstance(rows, CellMatrix) and not rows.in_memory and state.blocks is None:
         # A small one would be read many times, and fits the buffer that it would be read through.
         rows = rows.load() if rows.n_obs <= BUFFER_SIZE else rows
-    codes, state.strata = model._codes(REGISTRY_KEYS.LABELS_KEY), model._codes(REGISTRY_KEYS.BATCH_KEY)
+    codes, state.strata = (
+        model._codes(REGISTRY_KEYS.LABELS_KEY),
+        model._codes(REGISTRY_KEYS.BATCH_KEY),
+    )
     state.rows = LabeledRows(rows, np.arange(len(codes)), codes, model.module.slices)
     if state.resume is not None:
         state.resumed = _trainer.read_start(state.resume)
@@ -152,7 +158,9 @@ def hold_out(state: TrainingState) -> None:
     """Hold out cells of each label for validation and calibration."""
     settings, parts, seed = state.settings, None, None
     if state.resumed is not None:
-        parts = tuple(state.resumed[name].numpy() for name in ("training", "validation"))
+        parts = tuple(
+            state.resumed[name].numpy() for name in ("training", "validation")
+        )
         seed = state.resumed["draws"]
     state.data = state.model._data_splitter_cls(
         state.rows.rows,
@@ -167,7 +175,9 @@ def hold_out(state: TrainingState) -> None:
     )
     state.n_epochs = settings.max_epochs or default_epochs(state.data.n_train)
     if settings.early_stopping and not state.data.n_val:
-        raise ValueError("early_stopping=True has no held-out cells, because no label has two cells: train without it.")
+        raise ValueError(
+            "early_stopping=True has no held-out cells, because no label has two cells: train without it."
+        )
 
 
 def find_directions(state: TrainingState) -> None:
@@ -186,7 +196,9 @@ def find_directions(state: TrainingState) -> None:
         return
     n = len(found)
     where = f"in {n} direction{'s' * (n > 1)} of expression, which is corrected for"
-    logger.info("train: the batches differ %s", where if n else "no more than by chance")
+    logger.info(
+        "train: the batches differ %s", where if n else "no more than by chance"
+    )
     state.directions = found if n else None
 
 
@@ -209,7 +221,9 @@ def fit_linear(state: TrainingState) -> None:
             tensor.zero_()
     module.linear.clip_max.fill_(torch.inf)
     with progress(None, "train: linear branch", enabled=state.shows_bar):
-        state.linear = LinearFit(module, data, state.rows, model.labels, state.directions)
+        state.linear = LinearFit(
+            module, data, state.rows, model.labels, state.directions
+        )
     model.training_.regression = state.linear.penalties
     if not model.is_trained_ and not model._starts_from_network:
         state.linear.init_tokens()
@@ -220,13 +234,19 @@ def fit_network(state: TrainingState) -> None:
     model, runner = state.model, state.runner
     for timer in (each for each in runner.trainer.callbacks if isinstance(each, Timer)):
         # What came before counts as well.
-        timer.load_state_dict({"time_elapsed": {"train": time.monotonic() - state.began}})
+        timer.load_state_dict(
+            {"time_elapsed": {"train": time.monotonic() - state.began}}
+        )
     model.module.train()
     # scvi-tools starts a history with the first training; a legacy model has none yet.
     model.is_trained_ = model.is_trained and model.history_ is not None
-    n_draws = state.n_epochs * len(state.data.train_dataloader()) * state.data.batch_size
+    n_draws = (
+        state.n_epochs * len(state.data.train_dataloader()) * state.data.batch_size
+    )
     with (
-        progress(n_draws, "train: network", enabled=state.shows_bar) as state.plan.progress,
+        progress(
+            n_draws, "train: network", enabled=state.shows_bar
+        ) as state.plan.progress,
         _trainer.catch_interrupt(runner.trainer) as pressed,
     ):
         runner()
@@ -236,9 +256,13 @@ def fit_network(state: TrainingState) -> None:
         state.ended_early = _trainer.describe_step(runner.trainer)
     elif not runner.trainer.global_step:
         if state.linear is None:
-            raise ValueError("max_time was over before the network's first step, and linear=False has nothing else.")
+            raise ValueError(
+                "max_time was over before the network's first step, and linear=False has nothing else."
+            )
         state.linear.weight = _ALONE
-        warn_user("max_time was over before the network's first step, so that the linear branch labels alone.")
+        warn_user(
+            "max_time was over before the network's first step, so that the linear branch labels alone."
+        )
 
 
 @torch.inference_mode()
@@ -254,13 +278,20 @@ def calibrate(state: TrainingState) -> None:
     network, logits = _held_out_logits(state)
     if linear is not None and linear.weight != _ALONE:
         usual, network = linear.weight, [each + linear.adjustment for each in network]
-        scores = [(both - alone) / usual for both, alone in zip(logits, network, strict=True)]
+        scores = [
+            (both - alone) / usual for both, alone in zip(logits, network, strict=True)
+        ]
         linear.weight = _choose_weight(network[-1], scores[-1], truth, usual)
         if linear.weight != usual:
             linear.to_module()
-            logits = [alone + linear.weight * of_branch for alone, of_branch in zip(network, scores, strict=True)]
+            logits = [
+                alone + linear.weight * of_branch
+                for alone, of_branch in zip(network, scores, strict=True)
+            ]
         if linear.weight == _ALONE:
-            logger.warning("train: held-out cells are labelled better without the network, which scores leave out")
+            logger.warning(
+                "train: held-out cells are labelled better without the network, which scores leave out"
+            )
     # With all modalities; dividing by the temperature does not change which label is best.
     model.training_.held_out_codes = torch.stack([truth, logits[-1].argmax(1)]).numpy()
     # The sum of the weights of both branches, which the sum of their logits is divided by.
@@ -274,7 +305,9 @@ def calibrate(state: TrainingState) -> None:
         )
 
 
-def _held_out_logits(state: TrainingState) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def _held_out_logits(
+    state: TrainingState,
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Score the held-out cells with each choice of modalities: by the network alone, and by both branches."""
     module = state.model.module
     network: list[torch.Tensor] = []
@@ -283,14 +316,21 @@ def _held_out_logits(state: TrainingState) -> tuple[list[torch.Tensor], list[tor
         pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
         for cells in state.data.val_dataloader(whole=True):
             encoded, scored = module(cells, inference_kwargs={"modalities": choice})[:2]
-            pairs.append((module.head(encoded["latent"]).float().cpu(), scored["logits"].float().cpu()))
+            pairs.append(
+                (
+                    module.head(encoded["latent"]).float().cpu(),
+                    scored["logits"].float().cpu(),
+                )
+            )
         of_network, of_both = map(torch.cat, zip(*pairs, strict=True))
         network.append(of_network)
         both.append(of_both)
     return network, both
 
 
-def _choose_weight(network: torch.Tensor, scores: torch.Tensor, truth: torch.Tensor, usual: float) -> float:
+def _choose_weight(
+    network: torch.Tensor, scores: torch.Tensor, truth: torch.Tensor, usual: float
+) -> float:
     """Choose the weight of the linear branch beside the network by the held-out cells.
 
     The usual weight gives way to a thousand, which leaves nothing of the network, or to none, if that labels more
@@ -307,10 +347,17 @@ def _choose_weight(network: torch.Tensor, scores: torch.Tensor, truth: torch.Ten
         if gain.sum() > 2 * gain.abs().sum().sqrt():
             chosen = weight
     if chosen == usual:
-        fitted = (logits[w] / fit_temperature(logits[w], truth, expected=1 + w) for w in (usual, 1.0))
-        loss, of_mean = (F.cross_entropy(each, truth, reduction="none") for each in fitted)
+        fitted = (
+            logits[w] / fit_temperature(logits[w], truth, expected=1 + w)
+            for w in (usual, 1.0)
+        )
+        loss, of_mean = (
+            F.cross_entropy(each, truth, reduction="none") for each in fitted
+        )
         # As in Akaike's criterion, a choice has to gain one in all.
-        if (loss - of_mean).sum() > 1 + 2 * (loss - of_mean).std() * math.sqrt(len(truth)):
+        if (loss - of_mean).sum() > 1 + 2 * (loss - of_mean).std() * math.sqrt(
+            len(truth)
+        ):
             return 1.0
     return chosen
 
@@ -339,7 +386,9 @@ def describe_reference(state: TrainingState) -> None:
             module.linear.loadings = torch.from_numpy(loadings).to(module.linear.mean)
         if len(module.slices) == 1:
             drawn = rows.subsample(MAX_CELLS_NOVELTY)
-            state.model.training_.novelty_statistics = fit_novelty(drawn.expression(), drawn.labels)
+            state.model.training_.novelty_statistics = fit_novelty(
+                drawn.expression(), drawn.labels
+            )
     wrong = module.find_not_finite()
     if wrong is not None:
         raise ValueError(
@@ -363,7 +412,12 @@ PHASES: tuple[Phase, ...] = (
 
 @torch.inference_mode()
 def fit_temperatures(
-    model: SetupMixin, logits: list[torch.Tensor], labels: torch.Tensor, expected: list[float], *, spread: float = 0.1
+    model: SetupMixin,
+    logits: list[torch.Tensor],
+    labels: torch.Tensor,
+    expected: list[float],
+    *,
+    spread: float = 0.1,
 ) -> None:
     """Fit a temperature for each choice of modalities, and keep probabilities for label sets.
 
@@ -383,9 +437,13 @@ def fit_temperatures(
     true_label_probabilities = []
     # The fewer modalities a cell has, the less sure the model may be.
     for i, choice in enumerate(module.modality_choices):
-        module.temperature.view(-1)[i] = fit_temperature(logits[i].cpu(), labels, expected=expected[i], spread=spread)
+        module.temperature.view(-1)[i] = fit_temperature(
+            logits[i].cpu(), labels, expected=expected[i], spread=spread
+        )
         probabilities = module.probabilities(logits[i].to(module.device), choice)
-        true_label_probabilities.append(probabilities.cpu().gather(1, labels[:, None])[:, 0].numpy())
+        true_label_probabilities.append(
+            probabilities.cpu().gather(1, labels[:, None])[:, 0].numpy()
+        )
     model.training_.held_out_probabilities = np.stack(true_label_probabilities)
 
 
@@ -406,9 +464,17 @@ class TrainingMixin(SetupMixin):
 
     @validate_params(
         accelerator=ACCELERATOR,
-        devices=InstanceOf("'auto', a number of devices, or a list of their numbers", str, Integral, list, tuple),
+        devices=InstanceOf(
+            "'auto', a number of devices, or a list of their numbers",
+            str,
+            Integral,
+            list,
+            tuple,
+        ),
         train_size=Fraction(zero=False, one=False),
-        datamodule=InstanceOf("an AnnbatchDataModule", AnnbatchDataModule, optional=True),
+        datamodule=InstanceOf(
+            "an AnnbatchDataModule", AnnbatchDataModule, optional=True
+        ),
     )
     def train(
         self,
@@ -532,18 +598,30 @@ class TrainingMixin(SetupMixin):
         """
         config = make_config(plan_kwargs)
         settings = TrainingSettings(
-            max_epochs, train_size, batch_size, early_stopping, calibrate, refit, check_labels, correct_batches, config
+            max_epochs,
+            train_size,
+            batch_size,
+            early_stopping,
+            calibrate,
+            refit,
+            check_labels,
+            correct_batches,
+            config,
         )
         refuse_unknown(self.train, trainer_kwargs, *_trainer.TRAINER_ARGUMENTS)
         shows_bar, trainer_kwargs = _trainer.pop_progress_args(trainer_kwargs)
         if self._query_cells is not None:
             if settings != TrainingSettings():
-                raise TypeError("train of a model of load_query_data takes no arguments: call train().")
+                raise TypeError(
+                    "train of a model of load_query_data takes no arguments: call train()."
+                )
             self._query_cells.fit(self)
             return
         self._check_reference()
         if datamodule is not None and datamodule.adata is not self.adata:
-            raise ValueError("datamodule has other cells than the model: make the model from datamodule.adata.")
+            raise ValueError(
+                "datamodule has other cells than the model: make the model from datamodule.adata."
+            )
         device = check_devices(accelerator, devices)
         state = TrainingState(
             self,
@@ -551,11 +629,18 @@ class TrainingMixin(SetupMixin):
             {"accelerator": accelerator, "devices": devices} | trainer_kwargs,
             shows_bar and getattr(rank_zero_only, "rank", 0) == 0,
             blocks=datamodule,
-            checkpoint=None if checkpoint_dir is None else Path(checkpoint_dir, _trainer.CHECKPOINT_FILE),
+            checkpoint=None
+            if checkpoint_dir is None
+            else Path(checkpoint_dir, _trainer.CHECKPOINT_FILE),
             resume=None if resume is None else _trainer.find_checkpoint(resume),
         )
         compiling = compiled(self.module.encoder, device) if compile else nullcontext()
-        with quiet_libraries(), thread_pool(), _trainer.restore_on_failure(self), compiling:
+        with (
+            quiet_libraries(),
+            thread_pool(),
+            _trainer.restore_on_failure(self),
+            compiling,
+        ):
             for phase in self._training_phases:
                 phase(state)
         _trainer.log_end(state)
@@ -584,7 +669,16 @@ class TrainingMixin(SetupMixin):
         >>> network = pd.DataFrame(
         ...     {
         ...         "source": ["SPI1"] * 4 + ["PAX5"] * 4,
-        ...         "target": ["LYZ", "CST3", "FCN1", "CD79A", "CD79A", "CD79B", "CD19", "LYZ"],
+        ...         "target": [
+        ...             "LYZ",
+        ...             "CST3",
+        ...             "FCN1",
+        ...             "CD79A",
+        ...             "CD79A",
+        ...             "CD79B",
+        ...             "CD19",
+        ...             "LYZ",
+        ...         ],
         ...         "weight": [1.0, 1.0, 1.0, -1.0, 1.0, 1.0, 1.0, -1.0],
         ...     }
         ... )
@@ -597,13 +691,17 @@ class TrainingMixin(SetupMixin):
         """
         self._check_reference()
         if self.is_trained_:
-            raise ValueError("The model was trained already: make a new one and call start_from_network before train.")
+            raise ValueError(
+                "The model was trained already: make a new one and call start_from_network before train."
+            )
         self.module.embedding.start_from(read_network_weights(self))
         self._starts_from_network = True
 
     def _check_reference(self) -> None:
         """Refuse to train without the reference that was set up."""
         if self.adata is None:
-            raise ValueError("The model has no reference to train on: pass one to TOSICA.load(folder, adata=...).")
+            raise ValueError(
+                "The model has no reference to train on: pass one to TOSICA.load(folder, adata=...)."
+            )
         for modality in self.modalities:
             modality.check_genes(self.adata)

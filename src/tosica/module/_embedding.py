@@ -58,12 +58,19 @@ class MaskedEmbedding(nn.Module):
     _token_of_pair: Tensor
 
     def __init__(
-        self, indptr: np.ndarray, genes: np.ndarray, n_genes: int, embed_dim: int, no_dropout: np.ndarray | None = None
+        self,
+        indptr: np.ndarray,
+        genes: np.ndarray,
+        n_genes: int,
+        embed_dim: int,
+        no_dropout: np.ndarray | None = None,
     ) -> None:
         super().__init__()
         token = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
         if (np.diff(token * n_genes + genes) <= 0).any():
-            raise ValueError("The genes of each token must be in ascending order, each once.")
+            raise ValueError(
+                "The genes of each token must be in ascending order, each once."
+            )
         self.n_genes = n_genes
         self.n_tokens = len(indptr) - 1
         self.embed_dim = embed_dim
@@ -89,7 +96,9 @@ class MaskedEmbedding(nn.Module):
             single = sizes == 1
             if single.any():
                 half = 0.5**0.5
-                self.bias[single] = torch.empty_like(self.bias[single]).uniform_(-half, half)
+                self.bias[single] = torch.empty_like(self.bias[single]).uniform_(
+                    -half, half
+                )
                 drawn[torch.repeat_interleave(single, sizes)] *= half
             self._set_pairs(drawn)
 
@@ -104,10 +113,14 @@ class MaskedEmbedding(nn.Module):
         pair_weights
             Shape ``(n_pairs,)``, in the order of ``genes``; NaN where a pair has no weight.
         """
-        given = torch.as_tensor(pair_weights, dtype=self.bias.dtype, device=self.bias.device)
+        given = torch.as_tensor(
+            pair_weights, dtype=self.bias.dtype, device=self.bias.device
+        )
         sizes, token = self.indptr.diff(), self._token_of_pair
         has = ~given.isnan() & (sizes[token] > 0)
-        square = given.new_zeros(self.n_tokens).index_add(0, token[has], given[has] ** 2)
+        square = given.new_zeros(self.n_tokens).index_add(
+            0, token[has], given[has] ** 2
+        )
         number = torch.bincount(token[has], minlength=self.n_tokens)
         # Genes with a weight have their share of a token's variance.
         least = torch.finfo(given.dtype).tiny
@@ -119,7 +132,9 @@ class MaskedEmbedding(nn.Module):
             started[has] = (given * part[token])[has, None] * direction[token[has]]
             self._set_pairs(started)
 
-    def init_from_linear(self, scores: Tensor, x: Tensor, mean: Tensor, *, noise: float = 0.3) -> None:
+    def init_from_linear(
+        self, scores: Tensor, x: Tensor, mean: Tensor, *, noise: float = 0.3
+    ) -> None:
         """Initialize each token from the weights of a linear classifier of the labels.
 
         A token starts as the sum, over the labels, of the label's score through this token times a
@@ -147,21 +162,33 @@ class MaskedEmbedding(nn.Module):
         above = (x - mean).to(scores)[:, self.genes]
         square = scores.new_zeros(())
         for of_label in scores:
-            by_token = above.new_zeros(len(above), self.n_tokens).index_add_(1, token, above * of_label)
+            by_token = above.new_zeros(len(above), self.n_tokens).index_add_(
+                1, token, above * of_label
+            )
             square = square + by_token.square().mean()
         if not square > 0:
             return
-        directions = torch.randn(width, max(n_labels, 1), device=scores.device).to(scores)
-        directions = torch.linalg.qr(directions)[0] if n_labels <= width else directions / directions.norm(dim=0)
+        directions = torch.randn(width, max(n_labels, 1), device=scores.device).to(
+            scores
+        )
+        directions = (
+            torch.linalg.qr(directions)[0]
+            if n_labels <= width
+            else directions / directions.norm(dim=0)
+        )
         weights = scores.T @ directions.T * (width / (6 * square)).sqrt()
         half = 0.5**0.5
         with torch.no_grad():
             weights += noise * self.pair_weights()
-            offset = torch.zeros_like(self.bias).index_add_(0, token, mean.to(scores)[self.genes, None] * weights)
+            offset = torch.zeros_like(self.bias).index_add_(
+                0, token, mean.to(scores)[self.genes, None] * weights
+            )
             self.bias.uniform_(-half, half).sub_(offset)
             self._set_pairs(weights)
 
-    def _plan_buckets(self, indptr: np.ndarray, genes: np.ndarray, no_dropout: np.ndarray) -> None:
+    def _plan_buckets(
+        self, indptr: np.ndarray, genes: np.ndarray, no_dropout: np.ndarray
+    ) -> None:
         """Group tokens of similar size into buckets.
 
         Padding points to a row of zeros after the last gene, so its weights have no effect. Tokens
@@ -177,7 +204,11 @@ class MaskedEmbedding(nn.Module):
             limit = max(int(sizes[by_size[start]] * _BUCKET_RATIO), _SMALL_SET)
             kept = no_dropout[by_size[start]]
             stop = start
-            while stop < len(by_size) and sizes[by_size[stop]] <= limit and no_dropout[by_size[stop]] == kept:
+            while (
+                stop < len(by_size)
+                and sizes[by_size[stop]] <= limit
+                and no_dropout[by_size[stop]] == kept
+            ):
                 stop += 1
             tokens = by_size[start:stop]
             width = max(int(sizes[tokens[-1]]), 1)
@@ -198,9 +229,13 @@ class MaskedEmbedding(nn.Module):
         plan |= {"_token_of_pair": np.repeat(np.arange(self.n_tokens), sizes)}
         for name, values in plan.items():
             # Not saved: the mask is in the registry, and a later version may have other buckets.
-            self.register_buffer(name, torch.as_tensor(values, dtype=torch.int64), persistent=False)
+            self.register_buffer(
+                name, torch.as_tensor(values, dtype=torch.int64), persistent=False
+            )
 
-    def forward(self, x: Tensor, keep: float = 1.0, present: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, keep: float = 1.0, present: Tensor | None = None
+    ) -> Tensor:
         """Compute the tokens of cells.
 
         Parameters
@@ -222,7 +257,9 @@ class MaskedEmbedding(nn.Module):
         # Tokens, genes and weights of each bucket, or of a random part of each.
         plan: list[tuple[Tensor, Tensor, Tensor]] = []
         for i in range(len(self._has_no_dropout)):
-            tokens, genes, weights = (getattr(self, f"_{of}_{i}") for of in ("tokens", "genes", "weight"))
+            tokens, genes, weights = (
+                getattr(self, f"_{of}_{i}") for of in ("tokens", "genes", "weight")
+            )
             rows = None if present is None else present[tokens].nonzero().reshape(-1)
             n_tokens = len(tokens) if rows is None else len(rows)
             if keep < 1 and n_tokens and not self._has_no_dropout[i]:
@@ -230,7 +267,9 @@ class MaskedEmbedding(nn.Module):
                 drawn = torch.randperm(n_tokens, device=tokens.device)[:n_kept]
                 rows = drawn if rows is None else rows[drawn]
             if rows is not None:
-                tokens, genes, weights = (of.index_select(0, rows) for of in (tokens, genes, weights))
+                tokens, genes, weights = (
+                    of.index_select(0, rows) for of in (tokens, genes, weights)
+                )
             if len(tokens):
                 plan.append((tokens, genes, weights))
         if torch.is_autocast_enabled(x.device.type):
@@ -238,13 +277,20 @@ class MaskedEmbedding(nn.Module):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         by_gene = torch.cat([x.T, x.new_zeros(1, x.shape[0])])
         # One lookup for all buckets: a call costs as much as a small bucket.
-        values = by_gene.index_select(0, torch.cat([genes.reshape(-1) for _, genes, _ in plan]))
+        values = by_gene.index_select(
+            0, torch.cat([genes.reshape(-1) for _, genes, _ in plan])
+        )
         biases = self.bias.index_select(0, torch.cat([tokens for tokens, _, _ in plan]))
         # torch.split, because the gradients of slices would be added one by one.
-        sizes = [genes.numel() for _, genes, _ in plan], [len(tokens) for tokens, _, _ in plan]
+        sizes = (
+            [genes.numel() for _, genes, _ in plan],
+            [len(tokens) for tokens, _, _ in plan],
+        )
         buckets = zip(plan, values.split(sizes[0]), biases.split(sizes[1]), strict=True)
         parts = [
-            torch.baddbmm(bias[:, None], value.view(*genes.shape, -1).transpose(1, 2), weight)
+            torch.baddbmm(
+                bias[:, None], value.view(*genes.shape, -1).transpose(1, 2), weight
+            )
             for (_, genes, weight), value, bias in buckets
         ]
         embedded = torch.cat(parts)
@@ -258,14 +304,18 @@ class MaskedEmbedding(nn.Module):
     @property
     def weights(self) -> list[nn.Parameter]:
         """Padded weights of each bucket, ``(n_sets, n_genes, embed_dim)`` each."""
-        return [self.get_parameter(f"_weight_{i}") for i in range(len(self._has_no_dropout))]
+        return [
+            self.get_parameter(f"_weight_{i}") for i in range(len(self._has_no_dropout))
+        ]
 
     def pair_weights(self, tables: Sequence[Tensor] | None = None) -> Tensor:
         """Weights of the (gene, set) pairs in the order of ``genes``, ``(n_pairs, embed_dim)``.
 
         Or rows of other ``tables`` shaped as ``weights``, without padding.
         """
-        rows = torch.cat([table.reshape(-1, self.embed_dim) for table in tables or self.weights])
+        rows = torch.cat(
+            [table.reshape(-1, self.embed_dim) for table in tables or self.weights]
+        )
         return rows.index_select(0, self._row_of_pair)
 
     @torch.no_grad()
@@ -278,13 +328,23 @@ class MaskedEmbedding(nn.Module):
         for weight, values in zip(weights, rows.split(sizes), strict=True):
             weight.copy_(values.view(weight.shape))
 
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        tables = [destination.pop(f"{prefix}_weight_{i}") for i in range(len(self._has_no_dropout))]
+        tables = [
+            destination.pop(f"{prefix}_weight_{i}")
+            for i in range(len(self._has_no_dropout))
+        ]
         destination[f"{prefix}weight"] = self.pair_weights(tables)
 
     def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, *problems: list[str]
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        metadata: Any,
+        strict: bool,
+        *problems: list[str],
     ) -> None:
         missing_keys, _, error_msgs = problems
         name, shape = f"{prefix}weight", (len(self.genes), self.embed_dim)
@@ -297,7 +357,10 @@ class MaskedEmbedding(nn.Module):
             )
         else:
             self._set_pairs(pairs)
-        state_dict |= {f"{prefix}_weight_{i}": weight.detach() for i, weight in enumerate(self.weights)}
+        state_dict |= {
+            f"{prefix}_weight_{i}": weight.detach()
+            for i, weight in enumerate(self.weights)
+        }
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, *problems)
 
     def gene_weights(self, how: str) -> Tensor:
@@ -331,7 +394,9 @@ class MixedEmbedding(MaskedEmbedding):
         As in :class:`MaskedEmbedding`.
     """
 
-    def forward(self, x: Tensor, keep: float = 1.0, present: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, keep: float = 1.0, present: Tensor | None = None
+    ) -> Tensor:
         """Compute the tokens of cells.
 
         Parameters

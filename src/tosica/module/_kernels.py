@@ -43,10 +43,16 @@ _LOWEST = np.float32(-126)
 _ROUND = np.float32(1.5 * 2**23)
 # 2 ** x for x between -0.5 and 0.5: the polynomial with the least largest relative error, of 1e-7,
 # among those that are 1 at 0.
-_POLYNOMIAL = tuple(np.float32(c) for c in (1, 0.693147004, 0.240222424, 0.0555073358, 0.00967151299, 0.00132647296))
+_POLYNOMIAL = tuple(
+    np.float32(c)
+    for c in (1, 0.693147004, 0.240222424, 0.0555073358, 0.00967151299, 0.00132647296)
+)
 
 # Fast math without the flags under which NaN would be lost.
-_FAST: dict[str, Any] = {"error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz", "arcp"}}
+_FAST: dict[str, Any] = {
+    "error_model": "numpy",
+    "fastmath": {"reassoc", "contract", "nsz", "arcp"},
+}
 kernel = nb.njit(nogil=True, cache=True, **_FAST)
 # Parts are not called from Python: what would allow it takes a fifth of the time to compile.
 _INSIDE: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
@@ -119,18 +125,37 @@ def _run_forward(qkv: Tensor, mixed: Tensor, logsumexp: Tensor, mean: Tensor) ->
     padding = qkv.new_full((n_columns,), float(_FAR_BELOW))
     padding[: qkv.shape[1]] = 0
     shapes = (
-        *((n_heads, n_rows, width), (n_heads, width, n_columns), (n_heads, width, n_columns), (n_rows, width)),
+        *(
+            (n_heads, n_rows, width),
+            (n_heads, width, n_columns),
+            (n_heads, width, n_columns),
+            (n_rows, width),
+        ),
         *((_ROWS, n_columns), (_BLOCK, n_columns), (_ROWS,), (_ROWS,), (n_heads,)),
     )
     _run(_forward, qkv, mixed, logsumexp, mean, padding, *map(qkv.new_zeros, shapes))
 
 
-def _run_backward(qkv: Tensor, mixed: Tensor, logsumexp: Tensor, slope: Tensor) -> Tensor:
+def _run_backward(
+    qkv: Tensor, mixed: Tensor, logsumexp: Tensor, slope: Tensor
+) -> Tensor:
     """Compute the gradient of queries, keys and values, on the caller's thread."""
     _, n_rows, n_columns, width = _padded(qkv)
     of_qkv, rows, columns = torch.empty_like(qkv), (n_rows, width), (width, n_columns)
-    shapes = (*(rows, rows, rows, columns, columns, columns, columns), *2 * ((_ROWS, n_columns),), *2 * ((n_rows,),))
-    _run(_backward, qkv, mixed, logsumexp, slope[:, :, None], of_qkv, *map(qkv.new_zeros, shapes))
+    shapes = (
+        *(rows, rows, rows, columns, columns, columns, columns),
+        *2 * ((_ROWS, n_columns),),
+        *2 * ((n_rows,),),
+    )
+    _run(
+        _backward,
+        qkv,
+        mixed,
+        logsumexp,
+        slope[:, :, None],
+        of_qkv,
+        *map(qkv.new_zeros, shapes),
+    )
     return of_qkv
 
 
@@ -209,7 +234,12 @@ def _weighted_sums(weights, columns, out, i):  # type: ignore[no-untyped-def]
             b2 += w2 * b
             b3 += w3 * b
         out[i, d], out[i + 1, d], out[i + 2, d], out[i + 3, d] = a0, a1, a2, a3
-        out[i, d + 1], out[i + 1, d + 1], out[i + 2, d + 1], out[i + 3, d + 1] = b0, b1, b2, b3
+        out[i, d + 1], out[i + 1, d + 1], out[i + 2, d + 1], out[i + 3, d + 1] = (
+            b0,
+            b1,
+            b2,
+            b3,
+        )
 
 
 @part
@@ -217,7 +247,12 @@ def _add_outer(weights, rows, i, out):  # type: ignore[no-untyped-def]
     """``out[d, j] += sum_r weights[r, j] rows[i + r, d]``, two columns at a time."""
     for d in range(0, out.shape[0], 2):
         a0, a1, a2, a3 = rows[i, d], rows[i + 1, d], rows[i + 2, d], rows[i + 3, d]
-        b0, b1, b2, b3 = rows[i, d + 1], rows[i + 1, d + 1], rows[i + 2, d + 1], rows[i + 3, d + 1]
+        b0, b1, b2, b3 = (
+            rows[i, d + 1],
+            rows[i + 1, d + 1],
+            rows[i + 2, d + 1],
+            rows[i + 3, d + 1],
+        )
         for j in range(out.shape[1]):
             w0, w1, w2, w3 = weights[0, j], weights[1, j], weights[2, j], weights[3, j]
             out[d, j] += w0 * a0 + w1 * a1 + w2 * a2 + w3 * a3
@@ -273,7 +308,9 @@ def _exponentiate(query, i, shift, key, padding, weights, totals, width):  # typ
             weight = _exp2(_score(query, i + r, key, j, start - shift[r], width))
             weights[r, j] = weight
             total += weight
-            weight = _exp2(_score(query, i + r + 1, key, j, start - shift[r + 1], width))
+            weight = _exp2(
+                _score(query, i + r + 1, key, j, start - shift[r + 1], width)
+            )
             weights[r + 1, j] = weight
             other += weight
         totals[r], totals[r + 1] = total, other
@@ -303,7 +340,22 @@ def _add_row(weights, r, factor, out, i, is_first):  # type: ignore[no-untyped-d
 
 @kernel
 def _forward(  # type: ignore[no-untyped-def]
-    scale, qkv, mixed, logsumexp, mean, padding, query, key, value, sums, weights, block, shift, totals, longest, width
+    scale,
+    qkv,
+    mixed,
+    logsumexp,
+    mean,
+    padding,
+    query,
+    key,
+    value,
+    sums,
+    weights,
+    block,
+    shift,
+    totals,
+    longest,
+    width,
 ):
     n, n_heads = qkv.shape[1], qkv.shape[3]
     share = _ONE / np.float32(n_heads)
@@ -317,8 +369,19 @@ def _forward(  # type: ignore[no-untyped-def]
             stop = min(first + _BLOCK, n)
             for head in range(n_heads):
                 for i in range(first, stop, _ROWS):
-                    _find_shift(query[head], i, key[head], n, longest[head], shift, width)
-                    _exponentiate(query[head], i, shift, key[head], padding, weights, totals, width)
+                    _find_shift(
+                        query[head], i, key[head], n, longest[head], shift, width
+                    )
+                    _exponentiate(
+                        query[head],
+                        i,
+                        shift,
+                        key[head],
+                        padding,
+                        weights,
+                        totals,
+                        width,
+                    )
                     _weighted_sums(weights, value[head], sums, i)
                     for r in range(min(_ROWS, stop - i)):
                         factor = _ONE / totals[r]
@@ -327,7 +390,14 @@ def _forward(  # type: ignore[no-untyped-def]
                         if len(logsumexp):
                             logsumexp[cell, head, i + r] = shift[r] + np.log2(totals[r])
                         if len(mean):
-                            _add_row(weights, r, factor * share, block, i + r - first, head == 0)
+                            _add_row(
+                                weights,
+                                r,
+                                factor * share,
+                                block,
+                                i + r - first,
+                                head == 0,
+                            )
             if len(mean):
                 for i in range(first, stop):
                     for j in range(n):

@@ -64,7 +64,9 @@ class TokenLayout:
     modality: np.ndarray
     no_dropout: np.ndarray
     names: tuple[str, ...] = ()
-    var_names: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=object), repr=False)
+    var_names: np.ndarray = field(
+        default_factory=lambda: np.empty(0, dtype=object), repr=False
+    )
     n_unannotated: int = 0
     mixed: bool = False
     # For each pair its position among the pairs of all modalities' masks, one after the other.
@@ -143,7 +145,9 @@ class LinearBranch(nn.Module):
     """Loadings of a probabilistic PCA of the reference, ``(n_genes, n_components)``."""
     genes: Tensor
 
-    def __init__(self, genes: Tensor, slices: Sequence[ModalitySlice], n_labels: int) -> None:
+    def __init__(
+        self, genes: Tensor, slices: Sequence[ModalitySlice], n_labels: int
+    ) -> None:
         super().__init__()
         self._slices, n_genes = slices, slices[-1].stop
         # Not saved: the pairs come with the model's registry.
@@ -157,7 +161,9 @@ class LinearBranch(nn.Module):
         self.register_buffer("mean", torch.zeros(n_genes))
         self.register_buffer("loadings", torch.zeros(n_genes, 0))
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
         loadings = state_dict.get(f"{prefix}loadings")
         if loadings is not None:
             # The number of components depends on the reference.
@@ -171,7 +177,11 @@ class LinearBranch(nn.Module):
         """
         has = []
         if measured is not None and len(self._slices) > 1:
-            has = [i for i, (start, stop, _) in enumerate(self._slices) if bool(measured[start:stop].any())]
+            has = [
+                i
+                for i, (start, stop, _) in enumerate(self._slices)
+                if bool(measured[start:stop].any())
+            ]
         summed = self._sum_over_tokens(self.weight)
         if len(has) != 1:
             return summed, self.bias
@@ -180,7 +190,9 @@ class LinearBranch(nn.Module):
         return summed / 2, (self.bias + self.bias_alone[:, has[0]]) / 2
 
     def _sum_over_tokens(self, weight: Tensor) -> Tensor:
-        return weight.new_zeros(len(weight), len(self.mean)).index_add_(1, self.genes, weight)
+        return weight.new_zeros(len(weight), len(self.mean)).index_add_(
+            1, self.genes, weight
+        )
 
     def forward(self, x: Tensor, measured: Tensor | None = None) -> Tensor:
         """Logits, shape ``(n_cells, n_labels)``; parameters as in :meth:`expression`."""
@@ -220,8 +232,12 @@ class LinearBranch(nn.Module):
         # torch.linalg.solve does not support half precision.
         with torch.autocast(x.device.type, enabled=False):
             known = self.loadings[measured]
-            inner = known.T @ known + torch.eye(known.shape[1], device=known.device).to(known)
-            scores = torch.linalg.solve(inner, known.T @ (x - self.mean)[:, measured].T).T
+            inner = known.T @ known + torch.eye(known.shape[1], device=known.device).to(
+                known
+            )
+            scores = torch.linalg.solve(
+                inner, known.T @ (x - self.mean)[:, measured].T
+            ).T
             expected = self.mean + scores @ self.loadings.T
         return torch.where(measured, x, expected)
 
@@ -269,7 +285,9 @@ class TOSICAModule(BaseModuleClass):
         super().__init__()
         embedding = MixedEmbedding if tokens.mixed else MaskedEmbedding
         n_genes = tokens.slices[-1].stop
-        self.embedding = embedding(tokens.indptr, tokens.genes, n_genes, embed_dim, tokens.no_dropout)
+        self.embedding = embedding(
+            tokens.indptr, tokens.genes, n_genes, embed_dim, tokens.no_dropout
+        )
         self.encoder = Encoder(embed_dim, n_heads, n_layers)
         self.head = nn.Linear(embed_dim, n_labels)
         nn.init.xavier_uniform_(self.head.weight)
@@ -278,7 +296,8 @@ class TOSICAModule(BaseModuleClass):
         n_modalities = len(self.slices)
         # All choices of modalities. Their order is that of the temperatures in a saved model.
         self.modality_choices: list[tuple[int, ...]] = [
-            tuple(i for i in range(n_modalities) if choice >> i & 1) for choice in range(1, 2**n_modalities)
+            tuple(i for i in range(n_modalities) if choice >> i & 1)
+            for choice in range(1, 2**n_modalities)
         ]
         # Probabilities are softmax(logits / temperature); fitted on held-out cells after training.
         # With several modalities there is one for each choice of modalities.
@@ -286,7 +305,11 @@ class TOSICAModule(BaseModuleClass):
         self.register_buffer("temperature", torch.ones(shape))
         # Mean of the labels' mean cells, which contributions are compared with; zero until it is known.
         self.register_buffer("baseline", torch.zeros(n_genes))
-        self.linear = LinearBranch(self.embedding.genes, self.slices, n_labels) if linear else None
+        self.linear = (
+            LinearBranch(self.embedding.genes, self.slices, n_labels)
+            if linear
+            else None
+        )
         # Not saved: which tokens there are comes with the model's registry.
         owner = torch.as_tensor(tokens.modality, dtype=torch.int64)
         self.register_buffer("token_modality", owner, persistent=False)
@@ -295,7 +318,11 @@ class TOSICAModule(BaseModuleClass):
         """Name of the first tensor with a value that is not finite, if there is any."""
         for name, tensor in self.state_dict().items():
             # Before training, expression is not clipped.
-            wrong = tensor.isnan() | tensor.isneginf() if name == "linear.clip_max" else ~tensor.isfinite()
+            wrong = (
+                tensor.isnan() | tensor.isneginf()
+                if name == "linear.clip_max"
+                else ~tensor.isfinite()
+            )
             if wrong.any():
                 return name
         return None
@@ -326,7 +353,9 @@ class TOSICAModule(BaseModuleClass):
         """
         x = self.clip(x)
         latent, rows = self._latent(x, 1.0, modalities, rollout=attention)
-        return Annotation(latent, self.generative(latent, x, measured, modalities)["logits"], rows)
+        return Annotation(
+            latent, self.generative(latent, x, measured, modalities)["logits"], rows
+        )
 
     def clip(self, x: Tensor) -> Tensor:
         """Clip each gene's expression at its largest value in the reference.
@@ -336,7 +365,9 @@ class TOSICAModule(BaseModuleClass):
         """
         return x if self.linear is None else torch.minimum(x, self.linear.clip_max)
 
-    def network_logits(self, x: Tensor, modalities: tuple[int, ...] | None = None) -> Tensor:
+    def network_logits(
+        self, x: Tensor, modalities: tuple[int, ...] | None = None
+    ) -> Tensor:
         """Score labels without the linear branch: logits, ``(n_cells, n_labels)``; differentiable.
 
         Parameters
@@ -348,7 +379,9 @@ class TOSICAModule(BaseModuleClass):
         """
         return self.head(self._latent(x, 1.0, modalities)[0])
 
-    def probabilities(self, logits: Tensor, modalities: tuple[int, ...] | None = None) -> Tensor:
+    def probabilities(
+        self, logits: Tensor, modalities: tuple[int, ...] | None = None
+    ) -> Tensor:
         """Calibrated probabilities, shape ``(n_cells, n_labels)``."""
         temperature = self.temperature
         if temperature.ndim:
@@ -362,24 +395,36 @@ class TOSICAModule(BaseModuleClass):
         This is the expectation over a random choice. The class token of each modality is computed
         once, and their means cost next to nothing.
         """
-        latents = torch.stack([self._latent(x, keep, (i,))[0] for i in range(len(self.slices))])
+        latents = torch.stack(
+            [self._latent(x, keep, (i,))[0] for i in range(len(self.slices))]
+        )
         shares = latents.new_zeros(len(self.modality_choices), len(latents))
         for row, choice in zip(shares, self.modality_choices, strict=True):
             row[list(choice)] = 1 / len(choice)
         weight = shares.new_full((len(shares),), dropout / (len(shares) - 1))
         weight[-1] = 1 - dropout
         views = torch.einsum("cm,mnd->cnd", shares, latents)
-        return {"latent": views.flatten(0, 1), "weight": weight.repeat_interleave(len(x))}
+        return {
+            "latent": views.flatten(0, 1),
+            "weight": weight.repeat_interleave(len(x)),
+        }
 
     def _latent(
-        self, x: Tensor, keep: float, modalities: tuple[int, ...] | None, *, rollout: bool = False
+        self,
+        x: Tensor,
+        keep: float,
+        modalities: tuple[int, ...] | None,
+        *,
+        rollout: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Mean of the class tokens of some modalities, and with ``rollout`` the attention to their tokens."""
         chosen = modalities or self.modality_choices[-1]
         latents: list[Tensor] = []
         rows: list[Any] = []
         for i in chosen:
-            tokens = self.embedding(x, keep, self.token_modality == i if len(self.slices) > 1 else None)
+            tokens = self.embedding(
+                x, keep, self.token_modality == i if len(self.slices) > 1 else None
+            )
             latent, row = self.encoder(tokens, rollout=rollout)
             latents.append(latent)
             rows.append(row)
@@ -388,20 +433,31 @@ class TOSICAModule(BaseModuleClass):
         latent = torch.stack(latents).mean(0)
         if not rollout:
             return latent, None
-        owner = self.token_modality[torch.isin(self.token_modality, self.token_modality.new_tensor(chosen))]
+        owner = self.token_modality[
+            torch.isin(self.token_modality, self.token_modality.new_tensor(chosen))
+        ]
         joined = rows[0].new_empty(len(x), len(owner))
         for i, row in zip(chosen, rows, strict=True):
             joined[:, owner == i] = row / len(rows)
         return latent, joined
 
-    def _get_inference_input(self, tensors: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
+    def _get_inference_input(
+        self, tensors: dict[str, Tensor], **kwargs: Any
+    ) -> dict[str, Tensor]:
         x = tensors[REGISTRY_KEYS.X_KEY]
         return {"x": normalize(x, self.slices)}
 
     def _get_generative_input(
-        self, tensors: dict[str, Tensor], inference_outputs: dict[str, Tensor], **kwargs: Any
+        self,
+        tensors: dict[str, Tensor],
+        inference_outputs: dict[str, Tensor],
+        **kwargs: Any,
     ) -> dict[str, Any]:
-        return {key: inference_outputs[key] for key in ("latent", "x", "modalities") if key in inference_outputs}
+        return {
+            key: inference_outputs[key]
+            for key in ("latent", "x", "modalities")
+            if key in inference_outputs
+        }
 
     @auto_move_data
     def inference(
@@ -454,7 +510,9 @@ class TOSICAModule(BaseModuleClass):
             return self._all_choices(x, token_keep, modality_dropout)
         outputs = {"latent": self._latent(x, token_keep, modalities)[0]}
         # The network is trained without the linear branch.
-        return outputs if self.training else outputs | {"x": x, "modalities": modalities}
+        return (
+            outputs if self.training else outputs | {"x": x, "modalities": modalities}
+        )
 
     @auto_move_data
     def generative(
@@ -492,17 +550,29 @@ class TOSICAModule(BaseModuleClass):
         """
         logits = generative_outputs["logits"]
         n_labels = logits.shape[1]
-        shares = logits.new_full((n_labels,), 1 / n_labels) if label_shares is None else label_shares
+        shares = (
+            logits.new_full((n_labels,), 1 / n_labels)
+            if label_shares is None
+            else label_shares
+        )
         label = tensors[REGISTRY_KEYS.LABELS_KEY].long().reshape(-1)
         label = label.repeat(len(logits) // max(len(label), 1))
         log_probability = (logits + shares.log()).log_softmax(1)
         # Cells without a label have the code behind the last label.
-        of_label = F.nll_loss(log_probability, label, reduction="none", ignore_index=n_labels)
-        each = (1 - label_smoothing) * of_label - label_smoothing * (log_probability * shares).sum(1)
+        of_label = F.nll_loss(
+            log_probability, label, reduction="none", ignore_index=n_labels
+        )
+        each = (1 - label_smoothing) * of_label - label_smoothing * (
+            log_probability * shares
+        ).sum(1)
         weight = inference_outputs.get("weight", (label < n_labels).to(each))
         loss = (each * weight).sum() / weight.sum()
         return LossOutput(
-            loss=loss, classification_loss=loss, logits=logits, true_labels=label, n_obs_minibatch=label.shape[0]
+            loss=loss,
+            classification_loss=loss,
+            logits=logits,
+            true_labels=label,
+            n_obs_minibatch=label.shape[0],
         )
 
 

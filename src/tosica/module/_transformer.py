@@ -47,7 +47,9 @@ def linear(x: Tensor, layer: nn.Linear, *, gelu: bool = False) -> Tensor:
     """
     if is_plain(x) and not torch.is_grad_enabled() and _has_onednn():
         after, how = ("gelu", "none") if gelu else ("none", "")
-        found: Tensor = torch.ops.mkldnn._linear_pointwise(x, layer.weight, layer.bias, after, [], how)
+        found: Tensor = torch.ops.mkldnn._linear_pointwise(
+            x, layer.weight, layer.bias, after, [], how
+        )
         return found
     out: Tensor = layer(x)
     return F.gelu(out) if gelu else out
@@ -71,9 +73,13 @@ class SelfAttention(nn.Module):
         self.qkv = nn.Linear(embed_dim, 3 * embed_dim)
         self.proj = nn.Linear(embed_dim, embed_dim)
 
-    def forward(self, t: Tensor, *, mean: bool = False) -> tuple[Tensor, LayerAttention]:
+    def forward(
+        self, t: Tensor, *, mean: bool = False
+    ) -> tuple[Tensor, LayerAttention]:
         """Attend from every token to every token; tokens are ``(B, T, D)``."""
-        qkv = linear(t, self.qkv).unflatten(2, (3, self.n_heads, self.head_dim))  # (B, T, 3, H, d)
+        qkv = linear(t, self.qkv).unflatten(
+            2, (3, self.n_heads, self.head_dim)
+        )  # (B, T, 3, H, d)
         mixed, weights = attend(qkv, mean=mean)  # (B, T, H, d)
         return linear(mixed.flatten(2), self.proj), LayerAttention(qkv, weights)
 
@@ -98,9 +104,13 @@ class SelfAttention(nn.Module):
         query_bias, _, value_bias = self.qkv.bias.view(3, width)
         by_head = (self.n_heads, self.head_dim, width)
         query = F.linear(t[:, 0], to_query, query_bias) * self.head_dim**-0.5  # (B, D)
-        query = query.view(n_cells, self.n_heads, self.head_dim).transpose(0, 1)  # (H, B, d)
+        query = query.view(n_cells, self.n_heads, self.head_dim).transpose(
+            0, 1
+        )  # (H, B, d)
         # The key's bias adds the same number to every score of a head, which softmax ignores.
-        onto_tokens = torch.bmm(query, to_key.view(by_head)).transpose(0, 1)  # (B, H, D)
+        onto_tokens = torch.bmm(query, to_key.view(by_head)).transpose(
+            0, 1
+        )  # (B, H, D)
         weights = torch.bmm(onto_tokens, t.transpose(1, 2)).softmax(-1)  # (B, H, T)
         summed = torch.bmm(weights, t).transpose(0, 1)  # (H, B, D)
         mixed = torch.bmm(summed, to_value.view(by_head).transpose(1, 2))  # (H, B, d)
@@ -126,7 +136,9 @@ class Block(nn.Module):
         self.fc1 = nn.Linear(embed_dim, MLP_RATIO * embed_dim)
         self.fc2 = nn.Linear(MLP_RATIO * embed_dim, embed_dim)
 
-    def forward(self, t: Tensor, *, mean: bool = False, class_only: bool = False) -> tuple[Tensor, Any]:
+    def forward(
+        self, t: Tensor, *, mean: bool = False, class_only: bool = False
+    ) -> tuple[Tensor, Any]:
         """Transform every token, ``(B, T, D)``, or with ``class_only`` the class token alone, ``(B, D)``.
 
         Also return the attention: what the layer keeps for the rollout, or the class token's, ``(B, T)``.
@@ -137,7 +149,9 @@ class Block(nn.Module):
         else:
             mixed, attention = self.attention(self.norm1(t), mean=mean)
             t = t + mixed
-        return t + linear(linear(self.norm2(t), self.fc1, gelu=True), self.fc2), attention
+        return t + linear(
+            linear(self.norm2(t), self.fc1, gelu=True), self.fc2
+        ), attention
 
 
 class Encoder(nn.Module):
@@ -171,7 +185,9 @@ class Encoder(nn.Module):
                 nn.init.xavier_uniform_(module.weight)
                 nn.init.zeros_(module.bias)
 
-    def forward(self, tokens: Tensor, *, rollout: bool = False) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, tokens: Tensor, *, rollout: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
         r"""Encode tokens, and compute the rollout of the class token's attention.
 
         A layer's map is :math:`\tilde A = \tfrac12 (\bar A + I)`, the mean over heads with the
@@ -194,22 +210,35 @@ class Encoder(nn.Module):
         is left out, each row sums to one. No gradient flows through the attention.
         """
         if torch.is_grad_enabled() and not rollout:
-            if not self.training or tokens.device.type != "cpu" or torch.compiler.is_compiling():
+            if (
+                not self.training
+                or tokens.device.type != "cpu"
+                or torch.compiler.is_compiling()
+            ):
                 return self._encode(tokens)[0], None
             trained = [weight for weight in self.parameters() if weight.requires_grad]
             return _ApplyInParts.apply(self._encode, tokens, *trained), None
         parts: Sequence[Tensor] = [tokens]
         if tokens.device.type == "cpu":
             # A part fits the cache, with the class token, which is added to each.
-            size_of_cell = MLP_RATIO * (tokens.shape[1] + 1) * tokens.shape[2] * tokens.element_size()
+            size_of_cell = (
+                MLP_RATIO
+                * (tokens.shape[1] + 1)
+                * tokens.shape[2]
+                * tokens.element_size()
+            )
             parts = tokens.split(max(self.cache_bytes // max(size_of_cell, 1), 1))
         encoded = thread_map(partial(self._encode, rollout=rollout), parts)
         latent, row = (torch.cat(both) for both in zip(*encoded, strict=True))
         return latent, row if rollout else None
 
-    def _encode(self, tokens: Tensor, *, rollout: bool = False) -> tuple[Tensor, Tensor]:
+    def _encode(
+        self, tokens: Tensor, *, rollout: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """Class token (B, D), and its attention (B, P): that of all layers with ``rollout``, else of the last."""
-        first = self.class_token.to(tokens.dtype).expand(len(tokens), 1, -1)  # (B, 1, D)
+        first = self.class_token.to(tokens.dtype).expand(
+            len(tokens), 1, -1
+        )  # (B, 1, D)
         t = torch.cat([first, tokens], 1)  # (B, T, D)
         kept: list[LayerAttention] = []
         *blocks, last = self.blocks
@@ -220,7 +249,9 @@ class Encoder(nn.Module):
         latent, row = last(t, class_only=True)
         if rollout:
             with torch.no_grad():
-                row = row.to(torch.promote_types(row.dtype, torch.float32)) / 2  # (B, T)
+                row = (
+                    row.to(torch.promote_types(row.dtype, torch.float32)) / 2
+                )  # (B, T)
                 row[:, 0] += 0.5
                 for attention in reversed(kept):
                     row = (row + multiply_row(row, attention)) / 2
@@ -263,7 +294,12 @@ class _ApplyInParts(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, function: Callable[[Tensor], tuple[Tensor, ...]], x: Tensor, *parameters: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        function: Callable[[Tensor], tuple[Tensor, ...]],
+        x: Tensor,
+        *parameters: Tensor,
+    ) -> Tensor:
         def call(part: Tensor) -> tuple[Tensor, Tensor]:
             with torch.enable_grad():
                 part = part.requires_grad_()
@@ -277,7 +313,9 @@ class _ApplyInParts(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        def differentiate(part: tuple[tuple[Tensor, Tensor], Tensor]) -> tuple[Tensor, ...]:
+        def differentiate(
+            part: tuple[tuple[Tensor, Tensor], Tensor],
+        ) -> tuple[Tensor, ...]:
             (given, output), slope_of_part = part
             return torch.autograd.grad(output, (given, *ctx.parameters), slope_of_part)
 
@@ -285,7 +323,11 @@ class _ApplyInParts(torch.autograd.Function):
         parts = list(thread_map(differentiate, zip(ctx.parts, slopes, strict=True)))
         del ctx.parts
         of_x, *of_parameters = zip(*parts, strict=True)
-        return None, torch.cat(of_x), *(torch.stack(each).sum(0) for each in of_parameters)
+        return (
+            None,
+            torch.cat(of_x),
+            *(torch.stack(each).sum(0) for each in of_parameters),
+        )
 
 
 @cache

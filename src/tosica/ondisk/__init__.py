@@ -6,5 +6,17 @@ The public function is :func:`tosica.tl.annotate_file`.
 ``_parts``: the plan and its manifest, annotate a part, also on the workers of Dask, and join all parts.
 """
 
-from tosica.ondisk._parts import PartAnnotator, Plan, annotate_on_workers, join_parts, part_file
-from tosica.ondisk._store import Store, StoredByGenesError, open_for_writing, open_store, replacing_store
+from tosica.ondisk._parts import (
+    PartAnnotator,
+    Plan,
+    annotate_on_workers,
+    join_parts,
+    part_file,
+)
+from tosica.ondisk._store import (
+    Store,
+    StoredByGenesError,
+    open_for_writing,
+    open_store,
+    replacing_store,
+)

@@ -20,7 +20,13 @@ from tosica._files import as_os_error, replace_file
 from tosica._settings import logger, only_warnings, warn_user
 from tosica.data import EmptyCellsWarning
 from tosica.model._annotation_result import OUTDATED
-from tosica.ondisk._store import Store, copy_store, create_array, open_for_writing, replacing_store
+from tosica.ondisk._store import (
+    Store,
+    copy_store,
+    create_array,
+    open_for_writing,
+    replacing_store,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,7 +155,14 @@ class PartAnnotator:
         Cells in a minibatch.
     """
 
-    def __init__(self, plan: Plan, folder: Path, store: Store, model: TOSICA, batch_size: int | None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        folder: Path,
+        store: Store,
+        model: TOSICA,
+        batch_size: int | None,
+    ) -> None:
         self._plan, self._folder, self._store = plan, folder, store
         self._model, self._batch_size = model, batch_size
         self._sample = store.read_sample()
@@ -181,7 +194,11 @@ class PartAnnotator:
                 raise ValueError(f"{where}: {error}") from error
         # The other warnings are those of the sample, too.
         empty = [w.message for w in caught if isinstance(w.message, EmptyCellsWarning)]
-        with replace_file(part_file(self._folder, part)) as temporary, as_os_error(), h5py.File(temporary, "w") as file:
+        with (
+            replace_file(part_file(self._folder, part)) as temporary,
+            as_os_error(),
+            h5py.File(temporary, "w") as file,
+        ):
             write_elem(file, "arrays", result.arrays())
             write_elem(file, "n_empty", sum(warning.n_cells for warning in empty))
             write_elem(file, "empty_cells", empty[0].what if empty else "")
@@ -191,7 +208,11 @@ class PartAnnotator:
         plan = self._plan
         named = ("layer", "use_raw", "confidence", "precision")
         options: dict[str, Any] = {name: getattr(plan, name) for name in named}
-        options |= {"batch_size": self._batch_size, "sample": self._sample, "enable_progress_bar": False}
+        options |= {
+            "batch_size": self._batch_size,
+            "sample": self._sample,
+            "enable_progress_bar": False,
+        }
         result = self._model.infer(cells, **options)
         return result if plan.probabilities else replace(result, probabilities=None)
 
@@ -207,13 +228,19 @@ def read_part(path: Path) -> tuple[dict[str, np.ndarray], EmptyCellsWarning]:
     try:
         with h5py.File(path, "r") as file:
             content = {name: read_elem(file[name]) for name in file}
-        return content["arrays"], EmptyCellsWarning(int(content["n_empty"]), str(content["empty_cells"]))
+        return content["arrays"], EmptyCellsWarning(
+            int(content["n_empty"]), str(content["empty_cells"])
+        )
     # What damage raises depends on where it is.
     except Exception as error:
-        raise OSError(f"the part {str(path)!r} is damaged: remove this file and call again to make it anew.") from error
+        raise OSError(
+            f"the part {str(path)!r} is damaged: remove this file and call again to make it anew."
+        ) from error
 
 
-def annotate_on_workers(folder: Path, parts: list[int], client: Any, batch_size: int | None) -> Iterator[int]:
+def annotate_on_workers(
+    folder: Path, parts: list[int], client: Any, batch_size: int | None
+) -> Iterator[int]:
     """Annotate parts on the workers of a client, which read the query and write the parts.
 
     A part whose worker is lost is given to another one.
@@ -236,7 +263,9 @@ def annotate_on_workers(folder: Path, parts: list[int], client: Any, batch_size:
     from distributed import as_completed
 
     # Under another name than batch_size, which is an argument of map itself.
-    futures = client.map(_annotate_part, parts, folder=str(folder), minibatch=batch_size, pure=False)
+    futures = client.map(
+        _annotate_part, parts, folder=str(folder), minibatch=batch_size, pure=False
+    )
     try:
         for future in as_completed(futures):
             yield future.result()
@@ -261,7 +290,12 @@ def _load_annotator(folder: str, batch_size: int | None) -> PartAnnotator:
 
     plan = Plan.read(Path(folder))
     model = TOSICA.load(Path(folder) / MODEL)
-    store = Store(plan.path, layer=plan.layer, use_raw=plan.use_raw, default_layer=model.modalities[0].layer)
+    store = Store(
+        plan.path,
+        layer=plan.layer,
+        use_raw=plan.use_raw,
+        default_layer=model.modalities[0].layer,
+    )
     return PartAnnotator(plan, Path(folder), store, model, batch_size)
 
 
@@ -312,7 +346,9 @@ def join_parts(
             columns = _write_attention(plan, folder, root["obsm"], f"X_{key_added}")
             obs = read_elem(root["obs"])
             result = replace(sample, obs_names=obs.index, attention=None, **columns)
-            obs = obs.drop(columns=[f"{key_added}_{kind}" for kind in OUTDATED], errors="ignore")
+            obs = obs.drop(
+                columns=[f"{key_added}_{kind}" for kind in OUTDATED], errors="ignore"
+            )
             write_elem(root, "obs", obs.assign(**result.obs(cutoff, key_added)))
             table = f"{key_added}_probabilities"
             if result.probabilities is not None:
@@ -320,7 +356,9 @@ def join_parts(
             elif table in root["obsm"]:
                 del root["obsm"][table]
             for name, value in result.uns(cutoff, key_added).items():
-                as_array = np.array(value, dtype=object) if isinstance(value, list) else value
+                as_array = (
+                    np.array(value, dtype=object) if isinstance(value, list) else value
+                )
                 write_elem(root["uns"], name, as_array)
     result.warn_of_novelty()
 

@@ -62,7 +62,9 @@ class Store:
         If there is no such matrix.
     """
 
-    def __init__(self, path: str, *, layer: str | None, use_raw: bool, default_layer: str | None) -> None:
+    def __init__(
+        self, path: str, *, layer: str | None, use_raw: bool, default_layer: str | None
+    ) -> None:
         self.path = path
         self.root = open_store(path)
         if "var" not in self.root or "obs" not in self.root:
@@ -72,7 +74,11 @@ class Store:
             layer = default_layer
         self._key = "raw/X" if use_raw else "X" if layer is None else f"layers/{layer}"
         if self._key not in self.root:
-            what = f"layer {layer!r}{only_known(layer, layers)}" if layer else f"{self._key}."
+            what = (
+                f"layer {layer!r}{only_known(layer, layers)}"
+                if layer
+                else f"{self._key}."
+            )
             raise KeyError(f"{path!r} has no {what}")
         self._matrix = _as_matrix(self.root[self._key])
         if getattr(self._matrix, "format", "csr") != "csr":
@@ -93,12 +99,16 @@ class Store:
         if self.n_obs <= n_cells:
             return self.read(0, self.n_obs)
         n_runs = -(-n_cells // _CELLS_OF_RUN)
-        starts = np.unique(np.linspace(0, self.n_obs - _CELLS_OF_RUN, n_runs).astype(int))
+        starts = np.unique(
+            np.linspace(0, self.n_obs - _CELLS_OF_RUN, n_runs).astype(int)
+        )
         parts = [self._read(start, start + _CELLS_OF_RUN) for start in starts.tolist()]
         positions = (starts[:, None] + np.arange(_CELLS_OF_RUN)).ravel()
         # Runs of a query that is hardly larger than the sample overlap.
         kept = np.unique(positions, return_index=True)[1]
-        stacked = sp.vstack(parts).tocsr() if sp.issparse(parts[0]) else np.concatenate(parts)
+        stacked = (
+            sp.vstack(parts).tocsr() if sp.issparse(parts[0]) else np.concatenate(parts)
+        )
         return self._adata(stacked[kept], positions[kept])
 
     def read_sample(self) -> AnnData:
@@ -108,10 +118,14 @@ class Store:
         if self._key == "X" and values.min() < 0:
             # The message on scaled values names the matrices that can be read instead.
             for layer in self.root.get("layers", ()):
-                sample.layers[layer] = _as_matrix(self.root[f"layers/{layer}"])[: len(positions)]
+                sample.layers[layer] = _as_matrix(self.root[f"layers/{layer}"])[
+                    : len(positions)
+                ]
             if "raw/X" in self.root:
                 raw = _as_matrix(self.root["raw/X"])[: len(positions)]
-                sample.raw = AnnData(raw, obs=sample.obs, var=read_elem(self.root["raw/var"]))
+                sample.raw = AnnData(
+                    raw, obs=sample.obs, var=read_elem(self.root["raw/var"])
+                )
         return sample
 
     def _read_sample(self) -> tuple[np.ndarray, Any]:
@@ -126,9 +140,13 @@ class Store:
         digest = hashlib.sha256("\0".join(map(str, self.var.index)).encode())
         digest.update(f"{self._key}{tuple(self._matrix.shape)}".encode())
         _, values = self._read_sample()
-        digest.update(np.asarray(values.toarray() if sp.issparse(values) else values).tobytes())
+        digest.update(
+            np.asarray(values.toarray() if sp.issparse(values) else values).tobytes()
+        )
         if sp.issparse(values):
-            digest.update(np.asarray(self.root[f"{self._key}/indptr"][:], np.int64).tobytes())
+            digest.update(
+                np.asarray(self.root[f"{self._key}/indptr"][:], np.int64).tobytes()
+            )
         return digest.hexdigest()[:32]
 
     def _read(self, start: int, stop: int) -> Any:
@@ -178,7 +196,9 @@ def open_store(path: str) -> Any:
         raise
     # Zarr has many errors for what is no store of its own.
     except Exception as error:
-        raise ValueError(f"{path!r} is no {what} ({error}): pass an .h5ad file or a Zarr store.") from error
+        raise ValueError(
+            f"{path!r} is no {what} ({error}): pass an .h5ad file or a Zarr store."
+        ) from error
 
 
 def _import_zarr(path: str | Path) -> Any:
@@ -208,7 +228,9 @@ def replacing_store(path: Path) -> Iterator[Path]:
         yield temporary
         if temporary.is_file():
             sync(temporary)
-        if (path.is_dir() or (temporary.is_dir() and path.exists())) and not path.is_symlink():
+        if (
+            path.is_dir() or (temporary.is_dir() and path.exists())
+        ) and not path.is_symlink():
             # A folder cannot be replaced, and replaces nothing, in one step.
             os.rename(path, folder / "replaced")
         os.replace(temporary, path)
@@ -226,7 +248,12 @@ def open_for_writing(path: Path, *, new: bool = False) -> Iterator[Any]:
         # Zarr says at each call that it is not certain of names, strings and consolidation.
         warnings.simplefilter("ignore")
         yield zarr.open_group(
-            path, **({"mode": "w", "zarr_format": 3} if new else {"mode": "r+", "use_consolidated": False})
+            path,
+            **(
+                {"mode": "w", "zarr_format": 3}
+                if new
+                else {"mode": "r+", "use_consolidated": False}
+            ),
         )
         zarr.consolidate_metadata(path)
 
@@ -249,7 +276,11 @@ def copy_store(store: Store, path: Path, *, matrices: bool) -> None:
     in_hdf5 = isinstance(store.root, h5py.File)
     if path.suffix == ".zarr" and not in_hdf5 and os.path.isdir(store.path):
         top = os.path.abspath(store.path)
-        shutil.copytree(store.path, path, ignore=lambda folder, _: left_out if os.path.abspath(folder) == top else ())
+        shutil.copytree(
+            store.path,
+            path,
+            ignore=lambda folder, _: left_out if os.path.abspath(folder) == top else (),
+        )
         return
     with open_for_writing(path, new=True) as target:
         target.attrs.update(dict(store.root.attrs))

@@ -41,7 +41,10 @@ class LabelHierarchy:
     """
 
     def __init__(
-        self, labels: Sequence[str], term_of_label: Mapping[str, str], parent_of: Mapping[str, str] | None = None
+        self,
+        labels: Sequence[str],
+        term_of_label: Mapping[str, str],
+        parent_of: Mapping[str, str] | None = None,
     ) -> None:
         ontology, n = read_ontology(), len(labels)
         covered: dict[str, NDArray[np.bool_]] = {}
@@ -50,23 +53,48 @@ class LabelHierarchy:
             line = _parents_above(label, parent_of) if parent_of else []
             term = term_of_label.get(label)
             if not parent_of and term in ontology.names:
-                line = [t for t in (term, *ontology.ancestors[term]) if t not in ontology.forbidden]
+                line = [
+                    t
+                    for t in (term, *ontology.ancestors[term])
+                    if t not in ontology.forbidden
+                ]
             for place, key in enumerate(line):
                 covered.setdefault(key, np.zeros(n, dtype=bool))[i] = True
-                depth[key] = len(line) - place if parent_of else len(ontology.ancestors[key])
+                depth[key] = (
+                    len(line) - place if parent_of else len(ontology.ancestors[key])
+                )
         # The fewest labels first; of groups with as many, the most specific, then the lowest number.
         order = sorted(covered, key=lambda key: (covered[key].sum(), -depth[key], key))
         self._keys = order
         self._covered = np.array([covered[key] for key in order]).reshape(-1, n)
         # One name for each set of labels, and none for all labels, which would say nothing.
-        first_of = {row.tobytes(): k for k, row in reversed(list(enumerate(self._covered)))}
+        first_of = {
+            row.tobytes(): k for k, row in reversed(list(enumerate(self._covered)))
+        }
         kept = sorted(k for k in first_of.values() if 1 < self._covered[k].sum() < n)
-        own = {term_of_label[label]: label for label in reversed(labels) if label in term_of_label}
+        own = {
+            term_of_label[label]: label
+            for label in reversed(labels)
+            if label in term_of_label
+        }
         groups = [order[k] for k in kept]
-        self.names = [*labels, *(key if parent_of else own.get(key, ontology.names[key]) for key in groups)]
+        self.names = [
+            *labels,
+            *(
+                key if parent_of else own.get(key, ontology.names[key])
+                for key in groups
+            ),
+        ]
         """Names of the labels, then of the groups that have several labels but not all."""
-        found = [term_of_label.get(key) or match_label(key).term for key in groups] if parent_of else groups
-        self.terms = [*(term_of_label.get(label, NO_TERM) for label in labels), *(term or NO_TERM for term in found)]
+        found = (
+            [term_of_label.get(key) or match_label(key).term for key in groups]
+            if parent_of
+            else groups
+        )
+        self.terms = [
+            *(term_of_label.get(label, NO_TERM) for label in labels),
+            *(term or NO_TERM for term in found),
+        ]
         """Term of each, or ``"unknown"``."""
         self.members = np.vstack([np.eye(n, dtype=bool), self._covered[kept]])
         """Which labels each stands for, ``(n_names, n_labels)``."""
@@ -146,15 +174,23 @@ def check_parents(parents: Any, labels: Sequence[str]) -> dict[str, str]:
         If one is its own parent, directly or through others.
     """
     name = "label_parents_"
-    if not isinstance(parents, Mapping) or not all(isinstance(x, str) for pair in parents.items() for x in pair):
-        raise TypeError(f"{name} must be a dict of label to parent, such as {{'naive B cell': 'B cell'}}.")
+    if not isinstance(parents, Mapping) or not all(
+        isinstance(x, str) for pair in parents.items() for x in pair
+    ):
+        raise TypeError(
+            f"{name} must be a dict of label to parent, such as {{'naive B cell': 'B cell'}}."
+        )
     known = [*labels, *parents.values()]
     for child in parents:
         if child not in known:
-            raise KeyError(f"{name}: {child!r} is neither a label of the model nor a parent{only_known(child, known)}")
+            raise KeyError(
+                f"{name}: {child!r} is neither a label of the model nor a parent{only_known(child, known)}"
+            )
         line = [child]
         while line[-1] in parents:
             line.append(parents[line[-1]])
             if line[-1] in line[:-1]:
-                raise ValueError(f"{name} makes {line[-1]!r} its own parent ({' < '.join(line)}): leave one pair out.")
+                raise ValueError(
+                    f"{name} makes {line[-1]!r} its own parent ({' < '.join(line)}): leave one pair out."
+                )
     return dict(parents)

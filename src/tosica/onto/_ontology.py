@@ -47,7 +47,9 @@ class Ontology:
         # Obsolete term to its name and to what the ontology names in its place.
         self.obsolete: dict[str, tuple[str, tuple[str, ...]]] = {}
         # Exact synonyms, and those that other cells have as well.
-        self._synonyms: tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]] = {}, {}
+        self._synonyms: tuple[
+            dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]
+        ] = {}, {}
         for line in table.split("\n")[1:-1]:
             number, name, above, exact, inexact, instead = line.split("\t")
             term = "CL:" + number
@@ -56,7 +58,9 @@ class Ontology:
                 self.obsolete[term] = name, others
                 continue
             self.names[term] = name
-            self.parents[term] = tuple("CL:" + n for n in above.split("|")) if above else ()
+            self.parents[term] = (
+                tuple("CL:" + n for n in above.split("|")) if above else ()
+            )
             for known, listed in zip(self._synonyms, (exact, inexact), strict=True):
                 known[term] = tuple(listed.split("|")) if listed else ()
 
@@ -78,7 +82,10 @@ class Ontology:
     @cached_property
     def by_key(self) -> list[dict[str, tuple[str, ...]]]:
         """Terms by the key of a name, of an exact synonym, and of one that other cells have as well."""
-        return [_by_key({term: (name,) for term, name in self.names.items()}), *map(_by_key, self._synonyms)]
+        return [
+            _by_key({term: (name,) for term, name in self.names.items()}),
+            *map(_by_key, self._synonyms),
+        ]
 
 
 def _by_key(names: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
@@ -93,8 +100,12 @@ def _by_key(names: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
 def read_ontology() -> Ontology:
     """Read the ontology inside the package."""
     folder = files("tosica.onto").joinpath("resources")
-    table = gzip.decompress(folder.joinpath("cell_ontology.tsv.gz").read_bytes()).decode()
-    return Ontology(table, json.loads(folder.joinpath("cell_ontology.json").read_bytes()))
+    table = gzip.decompress(
+        folder.joinpath("cell_ontology.tsv.gz").read_bytes()
+    ).decode()
+    return Ontology(
+        table, json.loads(folder.joinpath("cell_ontology.json").read_bytes())
+    )
 
 
 # --------------------------------------------------------------------------- terms
@@ -154,7 +165,10 @@ def ancestors(term: str) -> dict[str, str]:
     'lymphocyte'
     """
     ontology = read_ontology()
-    return {above: ontology.names[above] for above in sorted(ontology.ancestors[_known(term)])}
+    return {
+        above: ontology.names[above]
+        for above in sorted(ontology.ancestors[_known(term)])
+    }
 
 
 @validate_params()
@@ -206,7 +220,9 @@ def is_kind_of(term: str, other: str) -> bool:
     return term in above and other in above and (term == other or other in above[term])
 
 
-def check_mapping(name: str, mapping: Any, labels: Sequence[str], where: str) -> dict[str, str]:
+def check_mapping(
+    name: str, mapping: Any, labels: Sequence[str], where: str
+) -> dict[str, str]:
     """Check a mapping of labels to terms that the caller gave.
 
     Parameters
@@ -234,12 +250,18 @@ def check_mapping(name: str, mapping: Any, labels: Sequence[str], where: str) ->
         If there is no such term, it is obsolete, or cells may not have it.
     """
     if not isinstance(mapping, Mapping):
-        raise TypeError(f"{name} must be a dict of label to term, such as 'CL:0000084', not {type(mapping).__name__}.")
+        raise TypeError(
+            f"{name} must be a dict of label to term, such as 'CL:0000084', not {type(mapping).__name__}."
+        )
     for label, term in mapping.items():
         if str(label) not in labels:
-            raise KeyError(f"{where} has no label {str(label)!r}{only_known(str(label), labels)}")
+            raise KeyError(
+                f"{where} has no label {str(label)!r}{only_known(str(label), labels)}"
+            )
         if not isinstance(term, str):
-            raise TypeError(f"{name} must hold identifiers such as 'CL:0000084', not {term!r:.60} for {str(label)!r}.")
+            raise TypeError(
+                f"{name} must hold identifiers such as 'CL:0000084', not {term!r:.60} for {str(label)!r}."
+            )
         problem = None if term == NO_TERM else term_problem(term)
         if problem:
             raise ValueError(f"{name} gives {str(label)!r} a wrong term: {problem}.")
@@ -252,14 +274,20 @@ def _known(term: str) -> str:
         return term
     found = match_label(term).term
     is_name = found is not None and term not in ontology.obsolete
-    raise KeyError(f"{term!r} is the name of {found}: pass the identifier." if is_name else f"{term_problem(term)}.")
+    raise KeyError(
+        f"{term!r} is the name of {found}: pass the identifier."
+        if is_name
+        else f"{term_problem(term)}."
+    )
 
 
 # --------------------------------------------------------------------------- spellings
 
 
 # Letters that names of cells are written with.
-_GREEK = str.maketrans({"α": " alpha ", "β": " beta ", "γ": " gamma ", "δ": " delta ", "ε": " epsilon "})
+_GREEK = str.maketrans(
+    {"α": " alpha ", "β": " beta ", "γ": " gamma ", "δ": " delta ", "ε": " epsilon "}
+)
 _DASHES = str.maketrans("‐‑‒–—−", "------")
 # "CD4-CD8-": the first dash is a minus, too.
 _MINUS_BEFORE_MARKER = re.compile(r"\b(CD\d+[A-Za-z]*)-(?=CD\d)", re.IGNORECASE)
@@ -311,7 +339,9 @@ def _singular(word: str) -> str:
 # Stop words.
 _COMMON = {"cell", "of", "the", "and", "positive", "/", "&"}
 # What abbreviations mean most often: enough for a candidate, not for a match.
-_SPELLED_OUT: dict[str, str] = json.loads(files("tosica.onto").joinpath("abbreviations.json").read_bytes())
+_SPELLED_OUT: dict[str, str] = json.loads(
+    files("tosica.onto").joinpath("abbreviations.json").read_bytes()
+)
 
 
 class Match(NamedTuple):
@@ -334,7 +364,9 @@ def match_label(label: str) -> Match:
         for names, how in ((by_name, "name"), (by_synonym, "synonym")):
             terms = names.get(key, ())
             if len(terms) > 1:
-                spelled_alike = [t for t in terms if ontology.names[t].lower() == label.lower()]
+                spelled_alike = [
+                    t for t in terms if ontology.names[t].lower() == label.lower()
+                ]
                 terms = tuple(spelled_alike) or terms
             if how == "synonym":
                 terms = tuple(dict.fromkeys((*terms, *by_inexact.get(key, ()))))
@@ -359,7 +391,9 @@ def _is_word(word: str) -> bool:
     return len(word) >= 4 and word.isalpha()
 
 
-def _candidates(ontology: Ontology, label: str, first: Iterable[str] = ()) -> tuple[str, ...]:
+def _candidates(
+    ontology: Ontology, label: str, first: Iterable[str] = ()
+) -> tuple[str, ...]:
     """List up to five terms with words of a label in their names, most and rarest words first.
 
     The score is the weight of the words that both have, divided by that of the words that one of
@@ -377,7 +411,9 @@ def _candidates(ontology: Ontology, label: str, first: Iterable[str] = ()) -> tu
             if shared:
                 # Sets have no order, and fsum gives the same sum in any.
                 of_both = math.fsum(weights[word] for word in shared)
-                either = math.fsum(weights.get(word, unknown) for word in words | of_name)
+                either = math.fsum(
+                    weights.get(word, unknown) for word in words | of_name
+                )
                 score = of_both / either
                 best[term] = max(best.get(term, 0.0), score)
     ranked = sorted(best, key=lambda term: (-best[term], term))
@@ -389,7 +425,12 @@ def _candidates(ontology: Ontology, label: str, first: Iterable[str] = ()) -> tu
 def _words_of_names() -> tuple[list[tuple[str, frozenset[str]]], dict[str, float]]:
     """Split names and synonyms into words, and weigh each word."""
     by_key = read_ontology().by_key
-    names = [(term, _words(key)) for keys in by_key for key, terms in keys.items() for term in terms]
+    names = [
+        (term, _words(key))
+        for keys in by_key
+        for key, terms in keys.items()
+        for term in terms
+    ]
     n_names_with = Counter(word for _, of_name in names for word in of_name)
     return names, {word: math.log(len(names) / n) for word, n in n_names_with.items()}
 
@@ -404,7 +445,11 @@ def _words(key: str) -> frozenset[str]:
 
 @validate_params(key_added=FileKey(optional=True))
 def map_labels(
-    adata: AnnData | MuData, key: str, *, mapping: Mapping[str, str] | None = None, key_added: str | None = None
+    adata: AnnData | MuData,
+    key: str,
+    *,
+    mapping: Mapping[str, str] | None = None,
+    key_added: str | None = None,
 ) -> pd.DataFrame:
     """Map labels of cells to terms of the Cell Ontology, by name or exact synonym.
 
@@ -465,7 +510,9 @@ def map_labels(
     >>> import scanpy as sc
     >>> import tosica
     >>> adata = sc.datasets.pbmc68k_reduced()
-    >>> found = tosica.onto.map_labels(adata, "bulk_labels", mapping={"CD56+ NK": "CL:0000623"})
+    >>> found = tosica.onto.map_labels(
+    ...     adata, "bulk_labels", mapping={"CD56+ NK": "CL:0000623"}
+    ... )
     >>> found.loc[found["match"] != "none", ["label", "ontology_label", "match"]]
                 label          ontology_label    match
     5  CD14+ Monocyte  CD14-positive monocyte     name
@@ -477,8 +524,13 @@ def map_labels(
     """
     groups = read_groups(adata, key, name="key", allow_missing=True)
     labels = list(groups.categories)
-    given = check_mapping("mapping", {} if mapping is None else mapping, labels, f"adata.obs[{key!r}]")
-    of_given = {label: Match(None if term == NO_TERM else term, "given") for label, term in given.items()}
+    given = check_mapping(
+        "mapping", {} if mapping is None else mapping, labels, f"adata.obs[{key!r}]"
+    )
+    of_given = {
+        label: Match(None if term == NO_TERM else term, "given")
+        for label, term in given.items()
+    }
     found = [of_given.get(label) or match_label(label) for label in labels]
     terms = [match.term or NO_TERM for match in found]
     names = read_ontology().names
@@ -488,13 +540,17 @@ def map_labels(
             "ontology_term_id": terms,
             "ontology_label": [names.get(term, NO_TERM) for term in terms],
             "match": [match.how for match in found],
-            "candidates": [[f"{t} {names[t]}" for t in match.candidates] for match in found],
+            "candidates": [
+                [f"{t} {names[t]}" for t in match.candidates] for match in found
+            ],
         }
     )
     column = f"{key}{TERM_SUFFIX}" if key_added is None else key_added
     # Cells without a label have the code -1, and with it the last term.
     of_cell = np.array([*terms, NO_TERM], dtype=object)[groups.codes]
-    adata.obs[column] = pd.Categorical(of_cell, categories=list(dict.fromkeys(sorted(set(of_cell)))))
+    adata.obs[column] = pd.Categorical(
+        of_cell, categories=list(dict.fromkeys(sorted(set(of_cell))))
+    )
     _report(table, key, column)
     return table
 
@@ -509,4 +565,6 @@ def _report(table: pd.DataFrame, key: str, column: str) -> None:
         return
     rest = f"; candidates are listed for {list_names(without)}" if without else ""
     n_found = len(table) - len(without)
-    logger.info(f"map_labels: wrote .obs[{column!r}]; {n_found} of {len(table)} labels have a term{rest}")
+    logger.info(
+        f"map_labels: wrote .obs[{column!r}]; {n_found} of {len(table)} labels have a term{rest}"
+    )

@@ -12,7 +12,15 @@ from matplotlib.ticker import MaxNLocator
 
 from tosica._checks import Integer, OneOf, String
 from tosica._limits import LIMITS
-from tosica._obs import ATTRIBUTION, BLUE, GRAY, ORANGE, group_colors, read_attribution, read_groups
+from tosica._obs import (
+    ATTRIBUTION,
+    BLUE,
+    GRAY,
+    ORANGE,
+    group_colors,
+    read_attribution,
+    read_groups,
+)
 from tosica.get import genes_df, rank_gene_sets_df
 from tosica.pl._figure import (
     LINE,
@@ -35,7 +43,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from mudata import MuData
 
-_LABELS = {"effect_size": "effect size (SD)", "logfoldchange": "log2 fold change of the odds", "score": "score"}
+_LABELS = {
+    "effect_size": "effect size (SD)",
+    "logfoldchange": "log2 fold change of the odds",
+    "score": "score",
+}
 
 
 @plot_function(n_genes=Integer())
@@ -93,7 +105,9 @@ def top_genes(
     """
     canvas = Canvas(**figure)
     table = genes_df(adata, groups, n_genes=n_genes, key=key)
-    table = table.assign(name=table["gene"], value=table["contribution"], pale=table["expression"] < 0)
+    table = table.assign(
+        name=table["gene"], value=table["contribution"], pale=table["expression"] < 0
+    )
     colors = group_colors(adata, adata.uns[key]["groupby"])
     labels = "contribution (logits)", "expressed below baseline"
     return _draw_panels(canvas, table, colors, labels, n_columns, max_name_length)
@@ -161,7 +175,11 @@ def rank_gene_sets(
     table = rank_gene_sets_df(adata, groups, key=key)
     n = n_gene_sets or min(8, max(1, 90 // len(table["group"].cat.categories)))
     table = table.groupby("group", observed=True).head(n)
-    table = table.assign(name=table["gene_set"], value=table[values], pale=table["pval_adj"] > LIMITS.pvalue)
+    table = table.assign(
+        name=table["gene_set"],
+        value=table[values],
+        pale=table["pval_adj"] > LIMITS.pvalue,
+    )
     table = table.sort_values("value", ascending=False, kind="stable")
     params = adata.uns[key].get("params", {})
     colors = group_colors(adata, params.get("within") or params.get("groupby"))
@@ -188,19 +206,27 @@ def _draw_panels(
     if n_columns is None:
         # About as many as fit on a page, for names of 12 characters an inch.
         longest = max(len(line) for name in names for line in name.splitlines())
-        n_columns = max(1, min(math.ceil(math.sqrt(2 * len(panels))), int(12 / (2 + longest / 12))))
+        n_columns = max(
+            1, min(math.ceil(math.sqrt(2 * len(panels))), int(12 / (2 + longest / 12)))
+        )
     n_rows = max(len(part) for part in panels.values())
     height = row_height(names, 0.19) * n_rows
     axes = canvas.panels(len(panels), n_columns, (5, height + 1))
     for ax, (group, part) in zip(axes, panels.items(), strict=True):
-        _draw_bars(ax, part.assign(name=[shown[name] for name in part["name"]]), colors[group])
+        _draw_bars(
+            ax, part.assign(name=[shown[name] for name in part["name"]]), colors[group]
+        )
         # Bars are equally thick in all panels.
         ax.set_ylim(n_rows - 0.5, -0.5)
-        ax.set_title(wrap([group], max_name_length)[0], fontsize=TITLE_SIZE, loc="right")
+        ax.set_title(
+            wrap([group], max_name_length)[0], fontsize=TITLE_SIZE, loc="right"
+        )
     x_label = f"{labels[0]}\npale: {labels[1]}" if table["pale"].any() else labels[0]
     for ax in axes[-n_columns:]:
         # Right-aligned, so that texts longer than the bars extend over the names, or below them.
-        ax.set_xlabel(x_label, fontsize=NAME_SIZE, loc="right" if "\n" in x_label else "center")
+        ax.set_xlabel(
+            x_label, fontsize=NAME_SIZE, loc="right" if "\n" in x_label else "center"
+        )
     canvas.fit(axes[0], (1.7, height))
     return canvas.finish(axes if canvas.ax is None else canvas.ax)
 
@@ -208,7 +234,13 @@ def _draw_panels(
 def _draw_bars(ax: Axes, part: pd.DataFrame, color: str) -> None:
     # A thin edge, because some colours of large palettes are nearly white.
     edge: Any = {"edgecolor": plt.rcParams["text.color"], "linewidth": 0.3}
-    bars = ax.barh(range(len(part)), part["value"].to_numpy(float), color=color, height=0.72, **edge)
+    bars = ax.barh(
+        range(len(part)),
+        part["value"].to_numpy(float),
+        color=color,
+        height=0.72,
+        **edge,
+    )
     for bar, pale in zip(bars, part["pale"], strict=True):
         if pale:
             bar.set_alpha(0.35)
@@ -225,7 +257,12 @@ def _draw_bars(ax: Axes, part: pd.DataFrame, color: str) -> None:
 
 @plot_function(cell=String(), n_genes=Integer())
 def waterfall(
-    adata: AnnData, cell: str, *, n_genes: int = 10, key: str = ATTRIBUTION, **figure: Unpack[FigureOptions]
+    adata: AnnData,
+    cell: str,
+    *,
+    n_genes: int = 10,
+    key: str = ATTRIBUTION,
+    **figure: Unpack[FigureOptions],
 ) -> Figure | Axes | None:
     """Waterfall of one cell: how its genes add up to the score of its label.
 
@@ -270,16 +307,37 @@ def waterfall(
     record = read_attribution(adata, key, of="genes")
     values = pd.Series(adata[cell].layers[key][0], adata.var_names, dtype=float)
     first = values.loc[values.abs().nlargest(n_genes).index]
-    shown = pd.concat([first, pd.Series({"all other genes": values.sum() - first.sum()})])
+    shown = pd.concat(
+        [first, pd.Series({"all other genes": values.sum() - first.sum()})]
+    )
     ends, height = shown.cumsum().to_numpy(), 0.22 * len(shown)
     ax = canvas.axes((6, height + 1))
     colors = [*np.where(first > 0, BLUE, ORANGE), GRAY]
-    ax.barh(range(len(shown)), shown, left=np.append(0, ends[:-1]), color=colors, height=0.72)
-    ax.vlines(ends[:-1], np.arange(len(first)), np.arange(len(first)) + 1, color=GRAY, linewidth=0.8)
-    ax.axvline(ends[-1], color=plt.rcParams["text.color"], linewidth=0.8, linestyle="--")
+    ax.barh(
+        range(len(shown)),
+        shown,
+        left=np.append(0, ends[:-1]),
+        color=colors,
+        height=0.72,
+    )
+    ax.vlines(
+        ends[:-1],
+        np.arange(len(first)),
+        np.arange(len(first)) + 1,
+        color=GRAY,
+        linewidth=0.8,
+    )
+    ax.axvline(
+        ends[-1], color=plt.rcParams["text.color"], linewidth=0.8, linestyle="--"
+    )
     name_rows(ax, list(shown.index))
-    ax.set_xlabel(f"score of {record['target']},\nless that of the baseline (logits)", fontsize=NAME_SIZE)
-    ax.set_title(f"{cell}: {adata.obs.at[cell, record['groupby']]}", fontsize=TITLE_SIZE)
+    ax.set_xlabel(
+        f"score of {record['target']},\nless that of the baseline (logits)",
+        fontsize=NAME_SIZE,
+    )
+    ax.set_title(
+        f"{cell}: {adata.obs.at[cell, record['groupby']]}", fontsize=TITLE_SIZE
+    )
     canvas.fit(ax, (3.2, height))
     return canvas.finish(ax)
 
@@ -332,18 +390,38 @@ def composition(
     ['G1', 'G2M', 'S']
     """
     canvas = Canvas(**figure)
-    groups, samples = read_groups(adata, groupby), read_groups(adata, sample_key, name="sample_key")
+    groups, samples = (
+        read_groups(adata, groupby),
+        read_groups(adata, sample_key, name="sample_key"),
+    )
     shares = pd.crosstab(samples, groups, normalize="index")
     names = wrap(list(shares.index), max_name_length)
     n_columns = math.ceil(shares.shape[1] / 12)
     # As high as the legend, too.
-    height = max(row_height(names, 0.26) * len(names), 1.3 * LINE * math.ceil(shares.shape[1] / n_columns))
+    height = max(
+        row_height(names, 0.26) * len(names),
+        1.3 * LINE * math.ceil(shares.shape[1] / n_columns),
+    )
     ax = canvas.axes((8, height + 1))
     colors, starts = group_colors(adata, groupby), shares.cumsum(axis=1) - shares
-    for name, label in zip(shares, wrap([str(name) for name in shares], max_name_length), strict=True):
-        ax.barh(range(len(names)), shares[name], left=starts[name], color=colors[str(name)], label=label)
+    for name, label in zip(
+        shares, wrap([str(name) for name in shares], max_name_length), strict=True
+    ):
+        ax.barh(
+            range(len(names)),
+            shares[name],
+            left=starts[name],
+            color=colors[str(name)],
+            label=label,
+        )
     name_rows(ax, names)
     ax.set(xlim=(0, 1), xlabel="share of the cells", ylabel=sample_key)
-    ax.legend(fontsize=NAME_SIZE, ncols=n_columns, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+    ax.legend(
+        fontsize=NAME_SIZE,
+        ncols=n_columns,
+        loc="upper left",
+        bbox_to_anchor=(1, 1),
+        frameon=False,
+    )
     canvas.fit(ax, (3.5, height))
     return canvas.finish(ax)

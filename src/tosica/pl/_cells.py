@@ -11,7 +11,15 @@ import pandas as pd
 import scanpy as sc
 
 from tosica._checks import Integer, Names, String, as_names
-from tosica._obs import ATTRIBUTION, ORANGE, find_gene_sets, group_colors, read_attribution, read_groups, read_numbers
+from tosica._obs import (
+    ATTRIBUTION,
+    ORANGE,
+    find_gene_sets,
+    group_colors,
+    read_attribution,
+    read_groups,
+    read_numbers,
+)
 from tosica.get import contributions
 from tosica.pl._figure import (
     COLOR_MAP,
@@ -109,7 +117,9 @@ def gene_set_violin(
     groups = read_groups(adata, groupby)
     by_set = _contributions(adata, key)
     where = f"adata.uns[{key!r}]['gene_sets']"
-    shown = choose_gene_sets(adata, key, gene_sets, n_gene_sets, list(by_set.var_names), where, (9, 2))
+    shown = choose_gene_sets(
+        adata, key, gene_sets, n_gene_sets, list(by_set.var_names), where, (9, 2)
+    )
     canvas.only_one(len(shown), "gene set", "pass gene_sets=[...]")
     names = wrap(list(groups.categories), max_name_length)
     height = row_height(names, 0.24) * len(names)
@@ -119,7 +129,9 @@ def gene_set_violin(
         values = np.asarray(by_set[:, name].X, dtype=np.float64)[:, 0]
         for position, group in enumerate(groups.categories):
             _draw_violin(ax, values[groups == group], position, colors[group])
-        ax.axvline(0, color=plt.rcParams["text.color"], linewidth=0.8, linestyle="--", zorder=0)
+        ax.axvline(
+            0, color=plt.rcParams["text.color"], linewidth=0.8, linestyle="--", zorder=0
+        )
         ax.set_title(title, fontsize=TITLE_SIZE, linespacing=1.05)
         ax.tick_params(axis="x", labelsize=NAME_SIZE)
         name_rows(ax, names)
@@ -129,26 +141,44 @@ def gene_set_violin(
     return canvas.finish(axes if canvas.ax is None else canvas.ax)
 
 
-def _draw_violin(ax: Axes, cells: NDArray[np.float64], position: int, color: str) -> None:
+def _draw_violin(
+    ax: Axes, cells: NDArray[np.float64], position: int, color: str
+) -> None:
     """Draw a violin for the cells of a group, or dots if they are few."""
     edge = plt.rcParams["text.color"]
     if len(cells) < _MIN_CELLS:
         _draw_dots(ax, cells, position, color)
         return
-    violin: Any = ax.violinplot([cells], [position], orientation="horizontal", widths=0.85, showextrema=False)
+    violin: Any = ax.violinplot(
+        [cells], [position], orientation="horizontal", widths=0.85, showextrema=False
+    )
     for body in violin["bodies"]:
         body.set(facecolor=color, edgecolor=edge, linewidth=0.5, alpha=0.85)
     low, median, high = np.percentile(cells, [25, 50, 75])
     ax.plot([low, high], [position, position], color=edge, linewidth=2.2)
-    ax.plot([median], [position], "o", markersize=3.5, color=plt.rcParams["axes.facecolor"], markeredgecolor=edge)
+    ax.plot(
+        [median],
+        [position],
+        "o",
+        markersize=3.5,
+        color=plt.rcParams["axes.facecolor"],
+        markeredgecolor=edge,
+    )
 
 
 def _draw_dots(ax: Axes, cells: NDArray[np.float64], position: int, color: str) -> None:
     edge: Any = {"markeredgecolor": plt.rcParams["text.color"], "markeredgewidth": 0.5}
-    ax.plot(cells, np.full(len(cells), position), "o", markersize=4.5, color=color, **edge)
+    ax.plot(
+        cells, np.full(len(cells), position), "o", markersize=4.5, color=color, **edge
+    )
 
 
-@plot_function(color=Names(), basis=String(), n_columns=Integer(), cmap=replace(COLOR_MAP, optional=True))
+@plot_function(
+    color=Names(),
+    basis=String(),
+    n_columns=Integer(),
+    cmap=replace(COLOR_MAP, optional=True),
+)
 def umap(
     adata: AnnData | MuData,
     color: str | Sequence[str],
@@ -210,13 +240,21 @@ def umap(
     >>> axes[1].get_title() == gene_set
     True
     """
-    figure: Any = {name: kwargs.pop(name) for name in list(kwargs) if name in FigureOptions.__annotations__}
+    figure: Any = {
+        name: kwargs.pop(name)
+        for name in list(kwargs)
+        if name in FigureOptions.__annotations__
+    }
     canvas = Canvas(**figure)
     colors = as_names(color)
     if f"X_{basis}" not in adata.obsm:
-        raise KeyError(f"adata.obsm has no 'X_{basis}': run scanpy.pp.neighbors and scanpy.tl.{basis} first.")
+        raise KeyError(
+            f"adata.obsm has no 'X_{basis}': run scanpy.pp.neighbors and scanpy.tl.{basis} first."
+        )
     of_sets = [name for name in colors if name not in adata.obs]
-    cells = sc.AnnData(obs=adata.obs.copy(), obsm={f"X_{basis}": adata.obsm[f"X_{basis}"]})
+    cells = sc.AnnData(
+        obs=adata.obs.copy(), obsm={f"X_{basis}": adata.obsm[f"X_{basis}"]}
+    )
     if of_sets or not colors:
         by_set = _contributions(adata, key)
         where = f"adata.uns[{key!r}]['gene_sets'], and no such column in adata.obs"
@@ -227,15 +265,22 @@ def umap(
             cells.obs[name] = cells.obs[name].astype("category")
             cells.uns[f"{name}_colors"] = list(group_colors(adata, name).values())
     axes = canvas.panels(len(colors), n_columns, (5.0, 3.6))
-    for ax, name, title in zip(axes, colors, wrap(colors, max_name_length), strict=True):
+    for ax, name, title in zip(
+        axes, colors, wrap(colors, max_name_length), strict=True
+    ):
         is_large = len(cells.uns.get(f"{name}_colors", ())) > _MAX_LEGEND
         options: Any = {"frameon": False, "size": min(60.0, 120_000 / cells.n_obs)}
-        options |= {"legend_fontsize": 5.5 if is_large else 8, "cmap": cmap or "viridis"}
+        options |= {
+            "legend_fontsize": 5.5 if is_large else 8,
+            "cmap": cmap or "viridis",
+        }
         if name in of_sets and cmap is None:
             most = float(np.abs(cells[:, name].X).max())
             options |= {"cmap": "coolwarm", "vmin": -most, "vmax": most}
         options |= kwargs
-        sc.pl.embedding(cells, basis, color=name, title=title, ax=ax, show=False, **options)
+        sc.pl.embedding(
+            cells, basis, color=name, title=title, ax=ax, show=False, **options
+        )
         # A vector file of many dots could not be opened: they are an image in it.
         for dots in ax.collections:
             dots.set_rasterized(True)
@@ -325,7 +370,15 @@ def novelty(
     if cutoff is not None:
         ax.axvline(cutoff, linestyle="--", linewidth=1.2, color=ORANGE)
         # Above the axes, where it hides nothing.
-        ax.text(cutoff, 1.01, "cutoff", transform=ax.get_xaxis_transform(), ha="center", va="bottom", fontsize=8)
+        ax.text(
+            cutoff,
+            1.01,
+            "cutoff",
+            transform=ax.get_xaxis_transform(),
+            ha="center",
+            va="bottom",
+            fontsize=8,
+        )
     canvas.fit(ax, (2.8, height))
     return canvas.finish(ax)
 
@@ -337,7 +390,12 @@ def _draw_box(ax: Axes, cells: NDArray[np.float64], position: int, color: str) -
         return
     edge = plt.rcParams["text.color"]
     # seaborn's box plot uses what newer versions of matplotlib deprecate.
-    options: Any = {"orientation": "horizontal", "patch_artist": True, "manage_ticks": False, "sym": "."}
+    options: Any = {
+        "orientation": "horizontal",
+        "patch_artist": True,
+        "manage_ticks": False,
+        "sym": ".",
+    }
     drawn = ax.boxplot([cells], positions=[position], widths=0.7, **options)
     for part in ("whiskers", "caps", "medians", "boxes"):
         plt.setp(drawn[part], color=edge, linewidth=0.8)

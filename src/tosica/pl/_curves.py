@@ -32,7 +32,12 @@ if TYPE_CHECKING:
 
 @plot_function(n_bins=Integer())
 def reliability(
-    adata: AnnData, labels_key: str, *, key: str = "tosica", n_bins: int = 10, **figure: Unpack[FigureOptions]
+    adata: AnnData,
+    labels_key: str,
+    *,
+    key: str = "tosica",
+    n_bins: int = 10,
+    **figure: Unpack[FigureOptions],
 ) -> Figure | Axes | None:
     """Reliability diagram: share of correct labels against the probability of the label.
 
@@ -78,17 +83,42 @@ def reliability(
     table = reliability_table(adata, labels_key, key=key, n_bins=n_bins)
     ax = canvas.axes((5.5, 3.6))
     color = plt.rcParams["text.color"]
-    middle, share = (table["low"] + table["high"]) / 2, table["n_cells"] / table["n_cells"].sum()
-    ax.bar(middle, share, width=0.92 / n_bins, color=color, alpha=0.15, linewidth=0, label="share of cells")
-    ax.plot([0, 1], [0, 1], color=color, linewidth=0.8, linestyle="--", label="perfect calibration")
+    middle, share = (
+        (table["low"] + table["high"]) / 2,
+        table["n_cells"] / table["n_cells"].sum(),
+    )
+    ax.bar(
+        middle,
+        share,
+        width=0.92 / n_bins,
+        color=color,
+        alpha=0.15,
+        linewidth=0,
+        label="share of cells",
+    )
+    ax.plot(
+        [0, 1],
+        [0, 1],
+        color=color,
+        linewidth=0.8,
+        linestyle="--",
+        label="perfect calibration",
+    )
     interval = table[["accuracy_low", "accuracy_high"]].to_numpy().T
     errors = np.abs(interval - table["accuracy"].to_numpy())
     style: Any = {"fmt": "o-", "markersize": 4.5, "linewidth": 1.2, "color": BLUE}
     label = "correct labels, with\n95 % interval"
-    ax.errorbar(table["probability"], table["accuracy"], yerr=errors, label=label, **style)
-    ax.set(xlim=(0, 1), ylim=(0, 1.02), xlabel="probability of the label", ylabel="share")
+    ax.errorbar(
+        table["probability"], table["accuracy"], yerr=errors, label=label, **style
+    )
+    ax.set(
+        xlim=(0, 1), ylim=(0, 1.02), xlabel="probability of the label", ylabel="share"
+    )
     ax.set_aspect("equal")
-    ax.set_title(f"expected calibration error {100 * expected_calibration_error(table):.1f} %", fontsize=10)
+    ax.set_title(
+        f"expected calibration error {100 * expected_calibration_error(table):.1f} %",
+        fontsize=10,
+    )
     plain(ax)
     _add_legend(canvas, ax)
     return canvas.finish(ax)
@@ -110,7 +140,10 @@ _CHANGES = {"deletion": "-", "insertion": "--"}
 
 @plot_function()
 def faithfulness(
-    adata: AnnData | MuData, *, key: str = "faithfulness", **figure: Unpack[FigureOptions]
+    adata: AnnData | MuData,
+    *,
+    key: str = "faithfulness",
+    **figure: Unpack[FigureOptions],
 ) -> Figure | Axes | None:
     """Probability of the label against the share of genes that were removed, or added.
 
@@ -143,7 +176,12 @@ def faithfulness(
     >>> import scanpy as sc
     >>> import tosica
     >>> adata = sc.datasets.pbmc68k_reduced()
-    >>> curve = {"order": "random", "change": "deletion", "share": [0.0, 1.0], "probability": [0.9, 0.3]}
+    >>> curve = {
+    ...     "order": "random",
+    ...     "change": "deletion",
+    ...     "share": [0.0, 1.0],
+    ...     "probability": [0.9, 0.3],
+    ... }
     >>> adata.uns["faithfulness"] = {"curves": pd.DataFrame(curve)}
     >>> axes = tosica.pl.faithfulness(adata, show=False)
     >>> axes.get_legend_handles_labels()[1]
@@ -157,12 +195,26 @@ def faithfulness(
             f"run tosica.tl.faithfulness(adata, model, key_added={key!r}) first."
         )
     ax = canvas.axes((6.2, 3.4))
-    for (change, order), curve in result["curves"].groupby(["change", "order"], observed=True, sort=False):
+    for (change, order), curve in result["curves"].groupby(
+        ["change", "order"], observed=True, sort=False
+    ):
         color, marker = _ORDERS[order]
-        label = f"{change}, {order}: {trapezoid(curve['probability'], curve['share']):.3f}"
-        style: Any = {"linestyle": _CHANGES[change], "marker": marker, "markersize": 4, "color": color}
+        label = (
+            f"{change}, {order}: {trapezoid(curve['probability'], curve['share']):.3f}"
+        )
+        style: Any = {
+            "linestyle": _CHANGES[change],
+            "marker": marker,
+            "markersize": 4,
+            "color": color,
+        }
         ax.plot(curve["share"], curve["probability"], label=label, **style)
-    ax.set(xlabel="share of genes removed or added", ylabel="probability of the label", xlim=(0, 1), ylim=(0, 1))
+    ax.set(
+        xlabel="share of genes removed or added",
+        ylabel="probability of the label",
+        xlim=(0, 1),
+        ylim=(0, 1),
+    )
     plain(ax)
     _add_legend(canvas, ax, title="first genes first, area")
     return canvas.finish(ax)
@@ -180,10 +232,16 @@ _UNITS = {"loss": "cross-entropy", "accuracy": "accuracy"}
 
 
 @plot_function(
-    model=InstanceOf("a TOSICA model that was trained, or its history", TOSICA, Mapping), keys=Names(optional=True)
+    model=InstanceOf(
+        "a TOSICA model that was trained, or its history", TOSICA, Mapping
+    ),
+    keys=Names(optional=True),
 )
 def training(
-    model: TOSICA | Mapping[str, pd.DataFrame], *, keys: Sequence[str] | None = None, **figure: Unpack[FigureOptions]
+    model: TOSICA | Mapping[str, pd.DataFrame],
+    *,
+    keys: Sequence[str] | None = None,
+    **figure: Unpack[FigureOptions],
 ) -> Figure | list[Axes] | Axes | None:
     """Losses and accuracy of the network over the epochs of its training.
 
@@ -237,7 +295,10 @@ def training(
             "The model has no history: train it with model.train(), since models of the original "
             "code keep none, nor do those that another logger was passed to."
         )
-    values_of = {name: np.asarray(values, dtype=float).ravel() for name, values in history.items()}
+    values_of = {
+        name: np.asarray(values, dtype=float).ravel()
+        for name, values in history.items()
+    }
     panels = _panels(values_of, keys)
     if keys is None and canvas.ax is not None:
         panels = dict([next(iter(panels.items()))])
@@ -252,10 +313,27 @@ def training(
             label, color = _QUANTITIES.get(name, (name, None))
             # A line of one point would not be seen.
             marker = "o" if len(values) == 1 else ""
-            [line] = panel.plot(np.arange(1, len(values) + 1), values, color=color, marker=marker, label=label)
+            [line] = panel.plot(
+                np.arange(1, len(values) + 1),
+                values,
+                color=color,
+                marker=marker,
+                label=label,
+            )
             if best is not None and name.startswith("validation"):
-                text = f"lowest validation loss: epoch {best + 1}" if "loss" in name else None
-                panel.plot(best + 1, values[best], "o", color=line.get_color(), markersize=5, label=text)
+                text = (
+                    f"lowest validation loss: epoch {best + 1}"
+                    if "loss" in name
+                    else None
+                )
+                panel.plot(
+                    best + 1,
+                    values[best],
+                    "o",
+                    color=line.get_color(),
+                    markersize=5,
+                    label=text,
+                )
         panel.set_ylabel(unit)
         if unit == "accuracy":
             panel.yaxis.set_major_formatter(PercentFormatter(1))
@@ -266,14 +344,24 @@ def training(
     return canvas.finish(axes[0] if len(axes) == 1 else axes)
 
 
-def _panels(history: Mapping[str, Any], keys: Sequence[str] | None) -> dict[str, list[str]]:
+def _panels(
+    history: Mapping[str, Any], keys: Sequence[str] | None
+) -> dict[str, list[str]]:
     """Name the quantities of each panel, by the unit of the panel."""
-    names = [name for name in _QUANTITIES if name in history] if keys is None else as_names(keys)
+    names = (
+        [name for name in _QUANTITIES if name in history]
+        if keys is None
+        else as_names(keys)
+    )
     missing = [name for name in names if name not in history]
     if missing:
-        raise KeyError(f"The history has no {missing[0]!r}{only_known(missing[0], history)}")
+        raise KeyError(
+            f"The history has no {missing[0]!r}{only_known(missing[0], history)}"
+        )
     if not names:
-        raise ValueError("There is nothing to draw: name quantities of the history in keys.")
+        raise ValueError(
+            "There is nothing to draw: name quantities of the history in keys."
+        )
     panels: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
         panels.setdefault(_UNITS.get(name.rpartition("_")[2], ""), []).append(name)
@@ -336,9 +424,21 @@ def mask_coverage(
     # Bins of whole numbers, because bins of other widths would hold unequal numbers of sizes.
     width = max(1, int(np.ceil((sizes.max() - sizes.min() + 1) / 30)))
     edges = np.arange(sizes.min(), sizes.max() + width + 1, width) - 0.5
-    _draw_histogram(axes[1], sizes, edges, "genes in a set", f"median {np.median(sizes):g} genes (dashed)")
+    _draw_histogram(
+        axes[1],
+        sizes,
+        edges,
+        "genes in a set",
+        f"median {np.median(sizes):g} genes (dashed)",
+    )
     x_label = "genes shared with the nearest set\n(Jaccard index)"
-    _draw_histogram(axes[2], overlaps, np.linspace(0, 1, 21), x_label, f"median {np.median(overlaps):.2f} (dashed)")
+    _draw_histogram(
+        axes[2],
+        overlaps,
+        np.linspace(0, 1, 21),
+        x_label,
+        f"median {np.median(overlaps):.2f} (dashed)",
+    )
     axes[2].set_xlim(0, 1)
     return canvas.finish(axes)
 
@@ -346,16 +446,25 @@ def mask_coverage(
 def _draw_coverage(ax: Axes, covered: NDArray[np.int64], n_genes: int) -> None:
     n_sets = len(covered) - 1
     ax.axhline(n_genes, color="0.5", linewidth=1, linestyle="--")
-    ax.text(0.98 * n_sets, 1.02 * n_genes, "all genes", ha="right", va="bottom", fontsize=8)
+    ax.text(
+        0.98 * n_sets, 1.02 * n_genes, "all genes", ha="right", va="bottom", fontsize=8
+    )
     ax.fill_between(range(n_sets + 1), covered, color=BLUE, alpha=0.2)
     ax.plot(covered, color=BLUE)
-    ax.set(xlim=(0, n_sets), ylim=(0, 1.12 * n_genes), xlabel="gene sets, largest first", ylabel="genes covered")
+    ax.set(
+        xlim=(0, n_sets),
+        ylim=(0, 1.12 * n_genes),
+        xlabel="gene sets, largest first",
+        ylabel="genes covered",
+    )
     ax.set_title(f"{covered[-1] / n_genes:.0%} of {format_thousands(n_genes)} genes")
     ax.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     plain(ax)
 
 
-def _draw_histogram(ax: Axes, values: NDArray[Any], edges: NDArray[np.float64], x_label: str, title: str) -> None:
+def _draw_histogram(
+    ax: Axes, values: NDArray[Any], edges: NDArray[np.float64], x_label: str, title: str
+) -> None:
     ax.hist(values, bins=edges.tolist(), color=BLUE)
     ax.axvline(float(np.median(values)), color="0.3", linewidth=1, linestyle="--")
     ax.set(xlabel=x_label, ylabel="gene sets", title=title)

@@ -49,7 +49,11 @@ NAME_SIZE, TITLE_SIZE, _SMALLEST = 8.5, 10.0, 4.0
 # Height of a line of text in inches.
 LINE = 0.16
 # In vector formats, text stays text that an editor can select and change.
-_TEXT_AS_TEXT: dict[Any, Any] = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none"}
+_TEXT_AS_TEXT: dict[Any, Any] = {
+    "pdf.fonttype": 42,
+    "ps.fonttype": 42,
+    "svg.fonttype": "none",
+}
 
 
 class FigureOptions(TypedDict, total=False):
@@ -114,7 +118,10 @@ class Canvas:
         if self.save is not None:
             path = Path(self.save)
             check_folder(path)
-            if path.suffix and path.suffix[1:].lower() not in FigureCanvasBase.filetypes:
+            if (
+                path.suffix
+                and path.suffix[1:].lower() not in FigureCanvasBase.filetypes
+            ):
                 raise ValueError(
                     "save must end in a format that matplotlib writes, such as .pdf, .svg, .png or .tiff, "
                     f"not in {path.suffix!r}."
@@ -122,10 +129,14 @@ class Canvas:
         if self.ax is None:
             return
         if self.figsize is not None:
-            raise ValueError("figsize belongs to a new figure: give either ax or figsize, not both.")
+            raise ValueError(
+                "figsize belongs to a new figure: give either ax or figsize, not both."
+            )
         figure = self.ax.get_figure(root=True)
         if figure is None:
-            raise ValueError("ax belongs to no figure any more: draw into the axes of an existing figure.")
+            raise ValueError(
+                "ax belongs to no figure any more: draw into the axes of an existing figure."
+            )
         self.figure = figure
 
     def new_figure(self, size: tuple[float, float]) -> Figure:
@@ -137,16 +148,34 @@ class Canvas:
         """Return the given axes or, without them, the only axes of a new figure."""
         return self.new_figure(size).subplots() if self.ax is None else self.ax
 
-    def add_bar(self, ax: Axes, size: tuple[float, float], drawn: Any, title: str, **ticks: Any) -> Axes:
+    def add_bar(
+        self, ax: Axes, size: tuple[float, float], drawn: Any, title: str, **ticks: Any
+    ) -> Axes:
         """Add a short colour bar beside the first rows, with arrows where there are values beyond."""
-        ends = drawn.get_array().min() < drawn.norm.vmin, drawn.get_array().max() > drawn.norm.vmax
+        ends = (
+            drawn.get_array().min() < drawn.norm.vmin,
+            drawn.get_array().max() > drawn.norm.vmax,
+        )
         width, height = size if self.ax is None else inches_of(self.figure, ax)
-        extend = {(True, True): "both", (True, False): "min", (False, True): "max"}.get(ends, "neither")
+        extend = {(True, True): "both", (True, False): "min", (False, True): "max"}.get(
+            ends, "neither"
+        )
         # 0.15 × 1.3 inches, a little away from the cells.
-        short: Any = {"fraction": 0.15 / width, "pad": 0.12 / width, "shrink": min(1.0, 1.3 / height), "aspect": 8.7}
-        bar = self.figure.colorbar(drawn, ax=ax, extend=extend, anchor=(0, 1), **short, **ticks)
+        short: Any = {
+            "fraction": 0.15 / width,
+            "pad": 0.12 / width,
+            "shrink": min(1.0, 1.3 / height),
+            "aspect": 8.7,
+        }
+        bar = self.figure.colorbar(
+            drawn, ax=ax, extend=extend, anchor=(0, 1), **short, **ticks
+        )
         # No title, for which the layout leaves no room.
-        place: Any = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
+        place: Any = {
+            "xycoords": "axes fraction",
+            "textcoords": "offset points",
+            "va": "bottom",
+        }
         bar.ax.annotate(title, (0, 1), (0, 8), fontsize=NAME_SIZE, **place)
         bar.ax.tick_params(labelsize=NAME_SIZE - 1)
         bar.outline.set_visible(False)  # type: ignore[operator]
@@ -157,7 +186,9 @@ class Canvas:
         if self.ax is not None and n > 1:
             raise ValueError(f"ax has room for one {noun}, and there are {n}: {cure}.")
 
-    def panels(self, n: int, n_columns: int, size: tuple[float, float], **kwargs: Any) -> list[Axes]:
+    def panels(
+        self, n: int, n_columns: int, size: tuple[float, float], **kwargs: Any
+    ) -> list[Axes]:
         """Return the given axes or, without them, those of a grid of panels in a new figure.
 
         Each panel gets ``size`` inches; ``kwargs`` are passed to ``figure.subplots``.
@@ -187,10 +218,18 @@ class Canvas:
         # The layout leaves no room for titles and labels that are longer than the axes. A label on
         # the left may extend only above, where half of the height comes to.
         axes: Any = self.figure.axes
-        boxes = [(each.get_tightbbox(), each.get_tightbbox(for_layout_only=True)) for each in axes]
-        beyond = [full.size - laid_out.size for full, laid_out in boxes if laid_out is not None]
+        boxes = [
+            (each.get_tightbbox(), each.get_tightbbox(for_layout_only=True))
+            for each in axes
+        ]
+        beyond = [
+            full.size - laid_out.size
+            for full, laid_out in boxes
+            if laid_out is not None
+        ]
         self.figure.set_size_inches(
-            self.figure.get_size_inches() + np.max(beyond, axis=0) * (1, 2) / self.figure.dpi * times
+            self.figure.get_size_inches()
+            + np.max(beyond, axis=0) * (1, 2) / self.figure.dpi * times
         )
 
     def finish(self, axes: Drawn) -> Figure | Drawn | None:
@@ -261,7 +300,9 @@ def fit_names(ax: Axes, size: float = NAME_SIZE) -> None:
     }
     # Larger letters leave less room for the cells, so that the second pass may shrink them.
     for _ in range(2):
-        for (axis, texts), room in zip(names.items(), inches_of(figure, ax), strict=True):
+        for (axis, texts), room in zip(
+            names.items(), inches_of(figure, ax), strict=True
+        ):
             n_lines = round(row_height(texts, LINE) / LINE)
             points = 0.9 * 72 * room / max(len(texts), 1) / n_lines
             ax.tick_params(axis=axis, labelsize=float(np.clip(points, _SMALLEST, size)))
@@ -322,10 +363,15 @@ def _two_lines(name: str, max_length: int) -> str | None:
     for pattern in _BREAKS:
         starts = [match.start() for match in re.finditer(pattern, name)]
         pairs = [(name[:i].rstrip(), name[i:].lstrip()) for i in starts]
-        fitting = [pair for pair in pairs if all(pair) and max(map(len, pair)) <= max_length]
+        fitting = [
+            pair for pair in pairs if all(pair) and max(map(len, pair)) <= max_length
+        ]
         if fitting:
             # A single letter, as of "G protein", does not end a line.
-            best = min(fitting, key=lambda p: (bool(re.search(r"\b\w$", p[0])), max(map(len, p))))
+            best = min(
+                fitting,
+                key=lambda p: (bool(re.search(r"\b\w$", p[0])), max(map(len, p))),
+            )
             return "\n".join(best)
     return None
 
@@ -374,11 +420,15 @@ _PARAMETERS: dict[str, Constraint] = {
     **dict.fromkeys(("vmin", "vmax", "cutoff"), Number(optional=True)),
     "cmap": COLOR_MAP,
     "max_name_length": Integer(least=10),
-    "ax": InstanceOf("axes of matplotlib, as plt.subplots() makes them", Axes, optional=True),
+    "ax": InstanceOf(
+        "axes of matplotlib, as plt.subplots() makes them", Axes, optional=True
+    ),
     "figsize": Constraint(
         "the width and height in inches, such as (6, 4)",
         lambda value: not isinstance(value, str) and np.shape(value) == (2,),
-        lambda value: all(_POSITIVE.has_type(v) and _POSITIVE.is_valid(v) for v in value),
+        lambda value: all(
+            _POSITIVE.has_type(v) and _POSITIVE.is_valid(v) for v in value
+        ),
         refused=((0, 4),),
         optional=True,
     ),
@@ -389,7 +439,11 @@ _PARAMETERS: dict[str, Constraint] = {
 
 def _section(name: str) -> str:
     """Text of a section in the docstring of the canvas."""
-    found = re.search(rf"^{name}\n-+\n(.*?)(?:\n\n|\Z)", inspect.getdoc(Canvas) or "", re.MULTILINE | re.DOTALL)
+    found = re.search(
+        rf"^{name}\n-+\n(.*?)(?:\n\n|\Z)",
+        inspect.getdoc(Canvas) or "",
+        re.MULTILINE | re.DOTALL,
+    )
     return found[1] if found else ""
 
 
@@ -409,7 +463,9 @@ max_name_length
 }
 
 
-def plot_function(**constraints: Constraint) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def plot_function(
+    **constraints: Constraint,
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Give a plot the parameters of its figure, check its arguments, and fill in shared texts.
 
     A plot passes ``**figure`` to :class:`Canvas`. In its signature, that stands for the parameters
@@ -425,15 +481,26 @@ def plot_function(**constraints: Constraint) -> Callable[[Callable[P, R]], Calla
         # Python 3.13 removes the indentation itself; with -OO there is no docstring.
         doc = inspect.cleandoc(function.__doc__ or "")
         # Each {part} on a line of its own.
-        function.__doc__ = re.sub(r"^\{(\w+)\}$", lambda part: _DOCS[part[1]], doc, flags=re.MULTILINE)
-        signature, of_canvas = inspect.signature(function), inspect.signature(Canvas).parameters
+        function.__doc__ = re.sub(
+            r"^\{(\w+)\}$", lambda part: _DOCS[part[1]], doc, flags=re.MULTILINE
+        )
+        signature, of_canvas = (
+            inspect.signature(function),
+            inspect.signature(Canvas).parameters,
+        )
         # Those of the canvas take the place of **figure, or stand before other **kwargs.
         *own, last = signature.parameters.values()
-        added = [each for name, each in of_canvas.items() if name not in signature.parameters]
-        signature = signature.replace(parameters=[*own, *added, *([] if last.name == "figure" else [last])])
+        added = [
+            each for name, each in of_canvas.items() if name not in signature.parameters
+        ]
+        signature = signature.replace(
+            parameters=[*own, *added, *([] if last.name == "figure" else [last])]
+        )
         function.__signature__ = signature  # type: ignore[attr-defined]
         known = _PARAMETERS | constraints
-        checked = validate_params(**{n: known[n] for n in signature.parameters if n in known})(function)
+        checked = validate_params(
+            **{n: known[n] for n in signature.parameters if n in known}
+        )(function)
         if any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values()):
             return checked
 

@@ -14,7 +14,15 @@ from matplotlib.textpath import text_to_path
 from tosica._checks import Fraction
 from tosica._obs import ATTRIBUTION, GRAY, UNKNOWN, group_colors
 from tosica.get import gene_sets_df, genes_df
-from tosica.pl._figure import LINE, NAME_SIZE, Canvas, FigureOptions, inches_of, plot_function, wrap
+from tosica.pl._figure import (
+    LINE,
+    NAME_SIZE,
+    Canvas,
+    FigureOptions,
+    inches_of,
+    plot_function,
+    wrap,
+)
 from tosica.tl import confusion as confusion_table
 
 if TYPE_CHECKING:
@@ -87,23 +95,39 @@ def flow(
     'CD19+ B'
     """
     canvas = Canvas(**figure)
-    genes, gene_sets = genes_df(adata, groups, key=key), gene_sets_df(adata, groups, key=key)
+    genes, gene_sets = (
+        genes_df(adata, groups, key=key),
+        gene_sets_df(adata, groups, key=key),
+    )
     names = list(genes["group"].cat.categories)
     n_gene_sets = n_gene_sets or min(3, max(1, 30 // len(names)))
     n_genes = n_genes or min(4, max(1, 60 // (len(names) * n_gene_sets)))
     colors = group_colors(adata, adata.uns[key]["groupby"])
     paths = [
-        _paths(of_group, gene_sets[gene_sets["group"] == name][:n_gene_sets], n_genes).assign(group=name)
+        _paths(
+            of_group, gene_sets[gene_sets["group"] == name][:n_gene_sets], n_genes
+        ).assign(group=name)
         for name, of_group in genes.groupby("group", observed=True)
     ]
-    table = pd.concat(paths).assign(color=lambda paths: [colors[name] for name in paths["group"]])
+    table = pd.concat(paths).assign(
+        color=lambda paths: [colors[name] for name in paths["group"]]
+    )
     to_sets = table.rename(columns={"group": "source", "gene_set": "target"})
-    to_sets = to_sets.groupby(["source", "target", "color"], sort=False)[["value"]].sum().reset_index()
+    to_sets = (
+        to_sets.groupby(["source", "target", "color"], sort=False)[["value"]]
+        .sum()
+        .reset_index()
+    )
     to_genes = table.rename(columns={"gene_set": "source", "gene": "target"})
     sets = _by_sources(to_sets, names)
     found = _by_sources(to_genes, sets)
     columns = [
-        _Column("label", names, wrap(names, max_name_length), [colors[name] for name in names]),
+        _Column(
+            "label",
+            names,
+            wrap(names, max_name_length),
+            [colors[name] for name in names],
+        ),
         _Column("gene set", sets, wrap(sets, max_name_length), [GRAY] * len(sets)),
         _Column("gene", found, wrap(found, max_name_length), [GRAY] * len(found)),
     ]
@@ -117,13 +141,25 @@ def _paths(genes: pd.DataFrame, gene_sets: pd.DataFrame, n_genes: int) -> pd.Dat
         added = genes["contribution"][:n_genes].clip(lower=1e-6)
         sign = np.where(genes["expression"][:n_genes] < 0, "−", "")
         names = sign + genes["gene"][:n_genes].to_numpy(dtype=object)
-        return pd.DataFrame({"gene_set": _NO_SET, "gene": names, "value": added / added.sum()})
+        return pd.DataFrame(
+            {"gene_set": _NO_SET, "gene": names, "value": added / added.sum()}
+        )
     contribution = genes.set_index("gene")["contribution"]
     parts = []
     shares = gene_sets["contribution"] / gene_sets["contribution"].sum()
-    for name, leading, share in zip(gene_sets["gene_set"], gene_sets["genes"], shares, strict=True):
+    for name, leading, share in zip(
+        gene_sets["gene_set"], gene_sets["genes"], shares, strict=True
+    ):
         added = contribution[str(leading).split(", ")[:n_genes]]
-        parts.append(pd.DataFrame({"gene_set": name, "gene": added.index, "value": share * added / added.sum()}))
+        parts.append(
+            pd.DataFrame(
+                {
+                    "gene_set": name,
+                    "gene": added.index,
+                    "value": share * added / added.sum(),
+                }
+            )
+        )
     return pd.concat(parts)
 
 
@@ -179,23 +215,37 @@ def label_flow(
     >>> import scanpy as sc
     >>> import tosica
     >>> adata = sc.datasets.pbmc68k_reduced()
-    >>> axes = tosica.pl.label_flow(adata, "phase", prediction_key="bulk_labels", show=False)
+    >>> axes = tosica.pl.label_flow(
+    ...     adata, "phase", prediction_key="bulk_labels", show=False
+    ... )
     >>> axes.texts[0].get_text()
     'G1'
     """
     canvas = Canvas(**figure)
     counts = confusion_table(adata, labels_key, prediction_key=prediction_key)
     shares = counts.div(counts.sum(axis=1), axis=0)
-    colors, colors_predicted = group_colors(adata, labels_key), group_colors(adata, prediction_key)
-    table = (shares if normalize else counts).where((shares >= min_share) & (counts > 0))
+    colors, colors_predicted = (
+        group_colors(adata, labels_key),
+        group_colors(adata, prediction_key),
+    )
+    table = (shares if normalize else counts).where(
+        (shares >= min_share) & (counts > 0)
+    )
     table = table.rename_axis("source").reset_index()
     ribbons = table.melt("source", var_name="target", value_name="value").dropna()
     ribbons["color"] = [colors[name] for name in ribbons["source"]]
     known = list(counts.index)
     predicted = sorted(_by_sources(ribbons, known), key=lambda name: name == UNKNOWN)
     columns = [
-        _Column(labels_key, known, wrap(known, max_name_length), [colors[n] for n in known]),
-        _Column(prediction_key, predicted, wrap(predicted, max_name_length), [colors_predicted[n] for n in predicted]),
+        _Column(
+            labels_key, known, wrap(known, max_name_length), [colors[n] for n in known]
+        ),
+        _Column(
+            prediction_key,
+            predicted,
+            wrap(predicted, max_name_length),
+            [colors_predicted[n] for n in predicted],
+        ),
     ]
     return canvas.finish(_draw_alluvial(canvas, columns, [ribbons]))
 
@@ -228,7 +278,14 @@ class _Column(NamedTuple):
         # Measured without a figure, because the size of the figure depends on it. Letters are up
         # to an eighth wider on a screen, where their widths are rounded to whole pixels.
         measure = text_to_path.get_text_width_height_descent
-        return 1.12 / 72 * max(measure(text, font, ismath=False)[0] for text in [*texts, f"{self.title}MM"])
+        return (
+            1.12
+            / 72
+            * max(
+                measure(text, font, ismath=False)[0]
+                for text in [*texts, f"{self.title}MM"]
+            )
+        )
 
 
 def _by_sources(ribbons: pd.DataFrame, sources: list[str]) -> list[str]:
@@ -239,7 +296,9 @@ def _by_sources(ribbons: pd.DataFrame, sources: list[str]) -> list[str]:
     return [str(name) for name in mean.sort_values(kind="stable").index]
 
 
-def _draw_alluvial(canvas: Canvas, columns: Sequence[_Column], flows: Sequence[pd.DataFrame]) -> Axes:
+def _draw_alluvial(
+    canvas: Canvas, columns: Sequence[_Column], flows: Sequence[pd.DataFrame]
+) -> Axes:
     """Draw columns of nodes with ribbons between each and the next, in axes of any size.
 
     The unit of the axes is the inch. The height of a node is proportional to the flow through it,
@@ -251,10 +310,17 @@ def _draw_alluvial(canvas: Canvas, columns: Sequence[_Column], flows: Sequence[p
     for i in range(1, len(columns)):
         names_between = beside[i - 1] if i > 1 else 0.0
         lefts.append(lefts[-1] + _NODE + names_between + _RIBBON)
-    starts = [left + _NODE + (room if i else 0.0) for i, (left, room) in enumerate(zip(lefts, beside, strict=True))]
+    starts = [
+        left + _NODE + (room if i else 0.0)
+        for i, (left, room) in enumerate(zip(lefts, beside, strict=True))
+    ]
     top = _MARGIN + 2 * LINE
     width = starts[-1] + _MARGIN
-    height = top + max(1.5, 1.15 * max((c.least_heights() + _GAP).sum() for c in columns)) + _MARGIN
+    height = (
+        top
+        + max(1.5, 1.15 * max((c.least_heights() + _GAP).sum() for c in columns))
+        + _MARGIN
+    )
     ax = canvas.ax
     if ax is None:
         figure = canvas.new_figure((width, height))
@@ -266,34 +332,69 @@ def _draw_alluvial(canvas: Canvas, columns: Sequence[_Column], flows: Sequence[p
     font_size = NAME_SIZE * min(1.0, *(inches_of(canvas.figure, ax) / (width, height)))
     spans = []
     for i, column in enumerate(columns):
-        through = flows[max(i - 1, 0)].groupby("target" if i else "source")["value"].sum()
+        through = (
+            flows[max(i - 1, 0)].groupby("target" if i else "source")["value"].sum()
+        )
         spans.append(_spans(column, through, top, height - _MARGIN))
     for i, ribbons in enumerate(flows):
         _draw_ribbons(ax, ribbons, spans[i], spans[i + 1], starts[i], lefts[i + 1])
     for i, column in enumerate(columns):
         # Names of an inner column get a background, so that they are not on ribbons.
         background = starts[i] - lefts[i] - _NODE if 0 < i < len(columns) - 1 else 0.0
-        _draw_nodes(ax, column, spans[i], lefts[i], font_size, background, is_first=i == 0)
+        _draw_nodes(
+            ax, column, spans[i], lefts[i], font_size, background, is_first=i == 0
+        )
     return ax
 
 
 def _draw_nodes(
-    ax: Axes, column: _Column, spans: pd.DataFrame, left: float, font_size: float, background: float, *, is_first: bool
+    ax: Axes,
+    column: _Column,
+    spans: pd.DataFrame,
+    left: float,
+    font_size: float,
+    background: float,
+    *,
+    is_first: bool,
 ) -> None:
     """Draw the nodes of a column, its names on a background of some width, and its title."""
-    text: Any = {"ha": "right" if is_first else "left", "va": "center", "linespacing": 1.0}
+    text: Any = {
+        "ha": "right" if is_first else "left",
+        "va": "center",
+        "linespacing": 1.0,
+    }
     x = left - _TEXT if is_first else left + _NODE + _TEXT
-    for node, name, color in zip(column.nodes, column.names, column.colors, strict=True):
+    for node, name, color in zip(
+        column.nodes, column.names, column.colors, strict=True
+    ):
         top, size = spans.loc[[node]].to_numpy(float)[0]
         ax.add_patch(Rectangle((left, top), _NODE, size, color=color, linewidth=0))
         if background:
-            ax.add_patch(Rectangle((left + _NODE, top), background, size, color=color, alpha=0.12, linewidth=0))
+            ax.add_patch(
+                Rectangle(
+                    (left + _NODE, top),
+                    background,
+                    size,
+                    color=color,
+                    alpha=0.12,
+                    linewidth=0,
+                )
+            )
         ax.text(x, top + size / 2, name, fontsize=font_size, **text)
     x = left + _NODE if is_first else left
-    ax.text(x, _MARGIN + LINE / 2, column.title, fontsize=font_size + 1, fontweight="bold", **text)
+    ax.text(
+        x,
+        _MARGIN + LINE / 2,
+        column.title,
+        fontsize=font_size + 1,
+        fontweight="bold",
+        **text,
+    )
 
 
-def _spans(column: _Column, through: pd.Series, top: float, bottom: float) -> pd.DataFrame:
+def _spans(
+    column: _Column, through: pd.Series, top: float, bottom: float
+) -> pd.DataFrame:
     """Top and bottom of each node: small nodes are as high as a line, others share the rest."""
     room = bottom - top - _GAP * (len(column.nodes) - 1)
     values = through.reindex(column.nodes).fillna(0).to_numpy()
@@ -311,7 +412,12 @@ def _spans(column: _Column, through: pd.Series, top: float, bottom: float) -> pd
 
 
 def _draw_ribbons(
-    ax: Axes, ribbons: pd.DataFrame, source_spans: pd.DataFrame, target_spans: pd.DataFrame, start: float, end: float
+    ax: Axes,
+    ribbons: pd.DataFrame,
+    source_spans: pd.DataFrame,
+    target_spans: pd.DataFrame,
+    start: float,
+    end: float,
 ) -> None:
     """Draw the ribbons between two columns, from one horizontal position to another."""
     # On both sides, ribbons are in the order of their targets, then of their sources.

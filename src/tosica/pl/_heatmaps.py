@@ -118,7 +118,10 @@ def gene_set_heatmap(
     tree = shown.cluster_groups() if cluster_groups and len(shown.groups) > 2 else None
     if gene_sets is None:
         shown.make_diagonal()
-    rows, columns = wrap(list(shown.z.index), max_name_length), wrap(shown.groups, max_name_length)
+    rows, columns = (
+        wrap(list(shown.z.index), max_name_length),
+        wrap(shown.groups, max_name_length),
+    )
     cell = cell_size(rows, columns, 0.175)
     # The colour bar needs some height.
     size = max(cell * len(columns), 0.9), max(cell * len(rows), 1.3)
@@ -132,7 +135,9 @@ def gene_set_heatmap(
     strip.pcolormesh(np.array([[to_rgb(shown.colors[name]) for name in shown.groups]]))
     strip.axis("off")
     if tree is not None:
-        _draw_tree(ax.inset_axes((0, 1 + (_STRIP + 0.05) / size[1], 1, _TREE / size[1])), tree)
+        _draw_tree(
+            ax.inset_axes((0, 1 + (_STRIP + 0.05) / size[1], 1, _TREE / size[1])), tree
+        )
     canvas.add_bar(ax, size, mesh, _BAR.format("dot"))
     canvas.fit(ax, size)
     fit_names(ax)
@@ -201,7 +206,10 @@ def gene_set_dotplot(
     shown = _Evidence(adata, key, gene_sets, n_gene_sets)
     if gene_sets is None:
         shown.make_diagonal()
-    names = wrap(list(shown.z.index), max_name_length), wrap(shown.groups, max_name_length)
+    names = (
+        wrap(list(shown.z.index), max_name_length),
+        wrap(shown.groups, max_name_length),
+    )
     # The legend needs some height.
     cell = min(_DOT, cell_size(*names, _DOT))
     size = max(cell * len(names[1]), 0.9), max(cell * len(names[0]), 2.2)
@@ -209,22 +217,40 @@ def gene_set_dotplot(
     name_cells(ax, *names)
     y, x = (index.ravel() for index in np.indices(shown.z.shape))
     is_evident = shown.has_evidence().ravel()
-    edges: Any = {"edgecolors": np.where(is_evident, "black", "0.7"), "linewidths": np.where(is_evident, 1.0, 0.3)}
+    edges: Any = {
+        "edgecolors": np.where(is_evident, "black", "0.7"),
+        "linewidths": np.where(is_evident, 1.0, 0.3),
+    }
     added = shown.contribution.to_numpy().clip(0)
     # The largest dot nearly fills its cell.
     area = (0.9 * 72 * _DOT) ** 2 / (added.max() or 1.0)
     norm, z = shown.norm(vmin, vmax), shown.z.to_numpy().ravel()
-    dots = ax.scatter(x + 0.5, y + 0.5, s=area * added.ravel(), c=z, cmap=cmap, norm=norm, **edges)
+    dots = ax.scatter(
+        x + 0.5, y + 0.5, s=area * added.ravel(), c=z, cmap=cmap, norm=norm, **edges
+    )
     bar: Any = canvas.add_bar(ax, size, dots, _BAR.format("ring"))
     # Sizes as contributions.
-    sizes: Any = dots.legend_elements("sizes", MaxNLocator(3), color="0.6", func=lambda s: s / area)  # type: ignore[operator]
-    small: Any = {"fontsize": NAME_SIZE, "title_fontsize": NAME_SIZE, "labelspacing": 0.8, "frameon": False}
+
+    def to_contribution(sizes: Any) -> Any:
+        return sizes / area
+
+    sizes: Any = dots.legend_elements(
+        "sizes", MaxNLocator(3), color="0.6", func=to_contribution
+    )
+    small: Any = {
+        "fontsize": NAME_SIZE,
+        "title_fontsize": NAME_SIZE,
+        "labelspacing": 0.8,
+        "frameon": False,
+    }
     place: Any = {"loc": "upper left", "bbox_to_anchor": (-0.3, -0.1)}
     legend = bar.legend(*sizes, title="contribution\n(logits)", **place, **small)
     canvas.fit(ax, size)
     fit_names(ax)
     # In a small figure, dots shrink with their cells.
-    room = min(1.0, float((inches_of(canvas.figure, ax) / shown.z.shape[::-1]).min() / _DOT))
+    room = min(
+        1.0, float((inches_of(canvas.figure, ax) / shown.z.shape[::-1]).min() / _DOT)
+    )
     dots.set_sizes(dots.get_sizes() * room**2)
     for handle in legend.legend_handles:
         handle.set_markersize(handle.get_markersize() * room)
@@ -235,24 +261,33 @@ class _Evidence:
     """What is drawn of ``tl.attribute``: gene sets × groups of ``z`` and of the contribution."""
 
     def __init__(
-        self, adata: AnnData | MuData, key: str, gene_sets: Sequence[str] | None, n_gene_sets: int | None
+        self,
+        adata: AnnData | MuData,
+        key: str,
+        gene_sets: Sequence[str] | None,
+        n_gene_sets: int | None,
     ) -> None:
         record = read_attribution(adata, key)
         self._table = gene_sets_df(adata, similar=True, key=key)
         self.groups = [str(name) for name in self._table["group"].cat.categories]
         known = [str(name) for name in record["z"].index]
         where = f"those with evidence in adata.uns[{key!r}]"
-        chosen = choose_gene_sets(adata, key, gene_sets, n_gene_sets, known, where, (36, 5))
+        chosen = choose_gene_sets(
+            adata, key, gene_sets, n_gene_sets, known, where, (36, 5)
+        )
         rows = [known.index(name) for name in chosen]
         self.z, self.contribution = (
-            record[name].iloc[rows].set_axis(self.groups, axis="columns") for name in ("z", "contribution")
+            record[name].iloc[rows].set_axis(self.groups, axis="columns")
+            for name in ("z", "contribution")
         )
         self.colors = group_colors(adata, record["groupby"])
 
     def has_evidence(self) -> NDArray[np.bool_]:
         """Which set has evidence in which group."""
         pairs = set(zip(self._table["gene_set"], self._table["group"], strict=True))
-        return np.array([[(name, group) in pairs for group in self.groups] for name in self.z.index])
+        return np.array(
+            [[(name, group) in pairs for group in self.groups] for name in self.z.index]
+        )
 
     def cluster_groups(self) -> dict[str, Any]:
         """Put similar groups side by side, and return their tree."""
@@ -270,7 +305,9 @@ class _Evidence:
     def norm(self, vmin: float | None, vmax: float | None) -> Normalize:
         """Limits of the colours: the given ones, or symmetric around 0."""
         high = min(float(np.abs(self.z.to_numpy()).max()), _MAX_Z) or 1.0
-        return Normalize(-high if vmin is None else vmin, high if vmax is None else vmax)
+        return Normalize(
+            -high if vmin is None else vmin, high if vmax is None else vmax
+        )
 
 
 def _draw_tree(ax: Axes, tree: dict[str, Any]) -> None:
@@ -279,7 +316,9 @@ def _draw_tree(ax: Axes, tree: dict[str, Any]) -> None:
     # scipy puts the leaves at 5, 15, 25 and so on.
     position, height = np.array(tree["icoord"]) / 10, np.array(tree["dcoord"])
     lines = list(np.stack([position, height], axis=-1))
-    ax.add_collection(LineCollection(lines, colors=plt.rcParams["text.color"], linewidths=0.7))
+    ax.add_collection(
+        LineCollection(lines, colors=plt.rcParams["text.color"], linewidths=0.7)
+    )
     ax.set(xlim=(0, len(tree["leaves"])), ylim=(0, 1.02 * height.max()))
 
 
@@ -314,7 +353,9 @@ def choose_gene_sets(
     """
     if gene_sets is not None:
         if n_gene_sets is not None:
-            raise ValueError("gene_sets says which gene sets to show: leave n_gene_sets out.")
+            raise ValueError(
+                "gene_sets says which gene sets to show: leave n_gene_sets out."
+            )
         return find_gene_sets(gene_sets, known, where)
     table = gene_sets_df(adata, key=key)
     if table.empty:
@@ -324,7 +365,9 @@ def choose_gene_sets(
         )
     total, most = default
     n = n_gene_sets or min(most, max(1, total // len(table["group"].cat.categories)))
-    return list(dict.fromkeys(table.groupby("group", observed=True).head(n)["gene_set"]))
+    return list(
+        dict.fromkeys(table.groupby("group", observed=True).head(n)["gene_set"])
+    )
 
 
 # --------------------------------------------------------------------------- confusion
@@ -389,7 +432,9 @@ def confusion(
     >>> import scanpy as sc
     >>> import tosica
     >>> adata = sc.datasets.pbmc68k_reduced()
-    >>> adata = adata[adata.obs["bulk_labels"].isin(["CD19+ B", "CD34+", "CD56+ NK"])].copy()
+    >>> adata = adata[
+    ...     adata.obs["bulk_labels"].isin(["CD19+ B", "CD34+", "CD56+ NK"])
+    ... ].copy()
     >>> mistaken = adata.obs["bulk_labels"].astype(str).replace({"CD34+": "CD19+ B"})
     >>> adata.obs["tosica_prediction"] = mistaken
     >>> axes = tosica.pl.confusion(adata, "bulk_labels", show=False)
@@ -397,11 +442,17 @@ def confusion(
     ['CD19+ B', 'CD34+', 'CD56+ NK']
     """
     canvas = Canvas(**figure)
-    table = confusion_table(adata, labels_key, prediction_key=prediction_key, normalize=normalize)
+    table = confusion_table(
+        adata, labels_key, prediction_key=prediction_key, normalize=normalize
+    )
     with_numbers = max(table.shape) <= _MAX_NUMBERS if annotate is None else annotate
-    rows, columns = (wrap(list(names), max_name_length) for names in (table.index, table.columns))
+    rows, columns = (
+        wrap(list(names), max_name_length) for names in (table.index, table.columns)
+    )
     # Wide enough for a number of four characters, or for a line of text or two.
-    cell = cell_size(rows, columns, 0.65 if max(table.shape) <= 4 else 0.42 if with_numbers else 0.19)
+    cell = cell_size(
+        rows, columns, 0.65 if max(table.shape) <= 4 else 0.42 if with_numbers else 0.19
+    )
     size = cell * len(columns), cell * len(rows)
     ax = canvas.axes((size[0] + 6, size[1] + 4))
     name_cells(ax, rows, columns)
@@ -409,12 +460,16 @@ def confusion(
     if canvas.ax is not None or canvas.figsize is not None:
         ax.set_aspect("equal")
     lines: Any = {"edgecolors": "white", "linewidth": 0.5} if with_numbers else {}
-    mesh = ax.pcolormesh(table.to_numpy(), cmap=cmap, vmin=0, vmax=1 if normalize else None, **lines)
+    mesh = ax.pcolormesh(
+        table.to_numpy(), cmap=cmap, vmin=0, vmax=1 if normalize else None, **lines
+    )
     ax.spines[:].set_visible(False)
     ax.set_xlabel(prediction_key, fontsize=TITLE_SIZE)
     ax.set_ylabel(labels_key, fontsize=TITLE_SIZE)
     ticks = MaxNLocator(nbins=5, integer=not normalize)
-    canvas.add_bar(ax, size, mesh, "share of row" if normalize else "cells", ticks=ticks)
+    canvas.add_bar(
+        ax, size, mesh, "share of row" if normalize else "cells", ticks=ticks
+    )
     canvas.fit(ax, size)
     fit_names(ax)
     if with_numbers:
@@ -422,11 +477,22 @@ def confusion(
     return canvas.finish(ax)
 
 
-def _write_numbers(canvas: Canvas, ax: Axes, table: pd.DataFrame, mesh: QuadMesh, *, drop_if_small: bool) -> None:
+def _write_numbers(
+    canvas: Canvas,
+    ax: Axes,
+    table: pd.DataFrame,
+    mesh: QuadMesh,
+    *,
+    drop_if_small: bool,
+) -> None:
     """Write numbers as large as fits into the cells: none for zero, so that errors are easy to find."""
-    numbers = {place: value for place, value in np.ndenumerate(table.to_numpy()) if value}
+    numbers = {
+        place: value for place, value in np.ndenumerate(table.to_numpy()) if value
+    }
     if table.dtypes.iloc[0].kind == "f":
-        texts = [f"{value:.2f}" if value >= 0.005 else "<.01" for value in numbers.values()]
+        texts = [
+            f"{value:.2f}" if value >= 0.005 else "<.01" for value in numbers.values()
+        ]
     else:
         texts = [str(value) for value in numbers.values()]
     # A digit is 0.64 times as wide as the letters are high.
@@ -437,4 +503,12 @@ def _write_numbers(canvas: Canvas, ax: Axes, table: pd.DataFrame, mesh: QuadMesh
     for ((row, column), value), text in zip(numbers.items(), texts, strict=True):
         is_dark = np.dot(mesh.to_rgba(value)[:3], (0.21, 0.72, 0.07)) < 0.4
         color = "white" if is_dark else "0.15"
-        ax.text(column + 0.5, row + 0.5, text, size=size, color=color, ha="center", va="center")
+        ax.text(
+            column + 0.5,
+            row + 0.5,
+            text,
+            size=size,
+            color=color,
+            ha="center",
+            va="center",
+        )

@@ -10,7 +10,14 @@ import numpy as np
 from mudata import MuData
 from scipy.sparse import csr_matrix, vstack
 
-from tosica._checks import FileKey, Fraction, InstanceOf, Integer, OneOf, validate_params
+from tosica._checks import (
+    FileKey,
+    Fraction,
+    InstanceOf,
+    Integer,
+    OneOf,
+    validate_params,
+)
 from tosica._settings import format_thousands, logger, warn_user
 from tosica.data import (
     DEFAULT_MODALITIES,
@@ -33,7 +40,12 @@ from tosica.pp._gene_sets import (
     say_left_out,
     weights_table,
 )
-from tosica.pp._select import draw_gene_sets, drop_similar, gene_variability, select_gene_sets
+from tosica.pp._select import (
+    draw_gene_sets,
+    drop_similar,
+    gene_variability,
+    select_gene_sets,
+)
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -57,7 +69,9 @@ _MAX_FEATURES = 1000
     max_jaccard=Fraction(zero=False, optional=True),
     organism=OneOf("auto", *ORGANISMS),
     identifiers=OneOf(*get_args(Identifiers)),
-    groups=InstanceOf("a dict of modality to groups of its features", Mapping, optional=True),
+    groups=InstanceOf(
+        "a dict of modality to groups of its features", Mapping, optional=True
+    ),
     key_added=FileKey(),
 )
 def build_mask(
@@ -270,17 +284,25 @@ def build_mask(
     0.8
     """
     if max_genes < min_genes:
-        raise ValueError(f"max_genes ({max_genes}) must not be below min_genes ({min_genes}).")
+        raise ValueError(
+            f"max_genes ({max_genes}) must not be below min_genes ({min_genes})."
+        )
     sizes = min_genes, max_genes, max_gene_sets, n_unannotated
-    params = MaskParams(*sizes, mask_ratio, seed, select, max_jaccard, organism, identifiers, layer)
+    params = MaskParams(
+        *sizes, mask_ratio, seed, select, max_jaccard, organism, identifiers, layer
+    )
     masks: dict[str | None, tuple[csr_matrix, dict[str, Any]]]
     if isinstance(adata, MuData):
         masks = {
             name: _compute_mask(adata[name], sets, of_name, key_added)
-            for name, sets, of_name in _plan_modalities(adata, gene_sets, params, modalities, groups)
+            for name, sets, of_name in _plan_modalities(
+                adata, gene_sets, params, modalities, groups
+            )
         }
     elif modalities is not None or groups is not None:
-        raise TypeError("modalities and groups are for a MuData, and adata is an AnnData.")
+        raise TypeError(
+            "modalities and groups are for a MuData, and adata is an AnnData."
+        )
     else:
         load_annotations(adata)
         masks = {None: _compute_mask(adata, gene_sets, params, key_added)}
@@ -301,15 +323,28 @@ def _plan_modalities(
     """Say which sets and parameters each modality of a MuData gets."""
     check_mudata(mdata)
     if modalities is None:
-        modalities = {r: name for r, name in DEFAULT_MODALITIES.items() if name in mdata.mod} or None
+        modalities = {
+            r: name for r, name in DEFAULT_MODALITIES.items() if name in mdata.mod
+        } or None
     roles = resolve_modalities(mdata, modalities)
     groups = groups or {}
-    panels = [name for role, name in roles.items() if not MODALITY_KINDS[role].has_gene_sets]
+    panels = [
+        name for role, name in roles.items() if not MODALITY_KINDS[role].has_gene_sets
+    ]
     unknown = [name for name in groups if name not in panels]
     if unknown:
-        raise KeyError(f"groups names {unknown[0]!r}, but is for antibodies, here {panels}.")
+        raise KeyError(
+            f"groups names {unknown[0]!r}, but is for antibodies, here {panels}."
+        )
     # Features of a panel are few and may have the names of other genes; variability is for RNA.
-    of_panel = replace(params, min_genes=1, select="largest", organism="auto", identifiers="exact", layer=None)
+    of_panel = replace(
+        params,
+        min_genes=1,
+        select="largest",
+        organism="auto",
+        identifiers="exact",
+        layer=None,
+    )
     plan: list[tuple[str, Any, MaskParams]] = []
     for role, name in roles.items():
         logger.info("build_mask: modality %r (%s)", name, role)
@@ -330,7 +365,11 @@ def _plan_modalities(
         else:
             # A fully connected token would add nothing, and no two sets are similar.
             single = replace(
-                of_panel, n_unannotated=0, max_jaccard=1.0, max_gene_sets=adata.n_vars or None, source="single features"
+                of_panel,
+                n_unannotated=0,
+                max_jaccard=1.0,
+                max_gene_sets=adata.n_vars or None,
+                source="single features",
             )
             plan.append((name, {str(f): [f] for f in adata.var_names}, single))
     return plan
@@ -345,13 +384,23 @@ def _compute_mask(
     if gene_sets is None:
         names, members = draw_gene_sets(len(genes), params)
         read, n_candidates = None, len(names)
-        about: dict[str, Any] = {"source": "random", "organism": "unknown", "release": "", "matched_by": "var_names"}
-        about |= {"n_genes_mapped": 0, "params": params.stored(params.max_jaccard or 1.0)}
+        about: dict[str, Any] = {
+            "source": "random",
+            "organism": "unknown",
+            "release": "",
+            "matched_by": "var_names",
+        }
+        about |= {
+            "n_genes_mapped": 0,
+            "params": params.stored(params.max_jaccard or 1.0),
+        }
     else:
         resolved = _resolve_gobp(gene_sets, genes, params.organism)
         read = read_gene_sets(resolved)
         # Choosing a collection says which organism adata has.
-        names, members, about = _match_and_select(adata, genes, read, params, log_organism=resolved is gene_sets)
+        names, members, about = _match_and_select(
+            adata, genes, read, params, log_organism=resolved is gene_sets
+        )
         n_candidates = len(read.names)
     n_vars, sizes = len(genes), np.diff(members.indptr)
     n_covered = len(np.unique(members.indices))
@@ -360,18 +409,26 @@ def _compute_mask(
         advice = "raise mask_ratio or max_gene_sets"
         if read is not None:
             advice = hint(genes, read) or "pass gene sets with more of them"
-        tokens = "fully connected tokens" if params.n_unannotated else "co-expression modules"
+        tokens = (
+            "fully connected tokens"
+            if params.n_unannotated
+            else "co-expression modules"
+        )
         warn_user(
             f"only {100 * n_covered / n_vars:.2g} % of adata's genes ({covering}) are in a gene "
             f"set that was kept, so that all other genes are only in {tokens}; {advice}."
         )
-    kept, of, least, most = map(format_thousands, (len(names), n_candidates, sizes.min(), sizes.max()))
+    kept, of, least, most = map(
+        format_thousands, (len(names), n_candidates, sizes.min(), sizes.max())
+    )
     logger.info(
         f"build_mask: kept {kept} of {of} gene sets ({least}–{most} genes each), covering {covering} genes "
         f"({100 * n_covered / n_vars:.1f} %); added .varm[{key_added!r}] and .uns[{key_added!r}]"
     )
     unannotated = [f"unannotated_{i + 1}" for i in range(params.n_unannotated)]
-    matrix = vstack([members, csr_matrix(np.ones((len(unannotated), n_vars), dtype=bool))]).T.tocsr()
+    matrix = vstack(
+        [members, csr_matrix(np.ones((len(unannotated), n_vars), dtype=bool))]
+    ).T.tocsr()
     matrix.sort_indices()
     return matrix, {
         "gene_sets": np.array([*names, *unannotated], dtype=object),
@@ -399,29 +456,52 @@ def _check_adata(adata: AnnData, key_added: str) -> None:
         )
 
 
-def _resolve_gobp(gene_sets: GeneSetsLike, genes: GeneList, organism: str) -> GeneSetsLike:
+def _resolve_gobp(
+    gene_sets: GeneSetsLike, genes: GeneList, organism: str
+) -> GeneSetsLike:
     """Replace "gobp", alone or in a list, by the collection of the organism of the data's genes."""
     parts = gene_sets if isinstance(gene_sets, list | tuple) else [gene_sets]
-    is_gobp = [isinstance(part, str) and part.partition("@")[0] == _GOBP for part in parts]
+    is_gobp = [
+        isinstance(part, str) and part.partition("@")[0] == _GOBP for part in parts
+    ]
     if not any(is_gobp):
         return gene_sets
     chosen, reason = organism, f"organism={organism!r} was given"
     if organism == "auto":
-        chosen, reason = "human", "it is not clear whether adata holds human or mouse genes"
-        for where, names in (("", genes), *((f" in var[{column!r}]", names) for column, names in genes.columns)):
+        chosen, reason = (
+            "human",
+            "it is not clear whether adata holds human or mouse genes",
+        )
+        for where, names in (
+            ("", genes),
+            *((f" in var[{column!r}]", names) for column, names in genes.columns),
+        ):
             if names.organism is not None:
-                chosen, reason = names.organism, f"adata holds {names.organism} genes{where} (by overlap)"
+                chosen, reason = (
+                    names.organism,
+                    f"adata holds {names.organism} genes{where} (by overlap)",
+                )
                 break
     logger.info("build_mask: took %s_%s, since %s", chosen, _GOBP, reason)
-    resolved: list[Any] = [f"{chosen}_{part}" if this else part for part, this in zip(parts, is_gobp, strict=True)]
+    resolved: list[Any] = [
+        f"{chosen}_{part}" if this else part
+        for part, this in zip(parts, is_gobp, strict=True)
+    ]
     return resolved if isinstance(gene_sets, list | tuple) else resolved[0]
 
 
 def _match_and_select(
-    adata: AnnData, genes: GeneList, gene_sets: GeneSets, params: MaskParams, *, log_organism: bool
+    adata: AnnData,
+    genes: GeneList,
+    gene_sets: GeneSets,
+    params: MaskParams,
+    *,
+    log_organism: bool,
 ) -> tuple[list[str], csr_matrix, dict[str, Any]]:
     """Match gene sets to the genes of the data, and select those to keep."""
-    members, match = match_gene_sets(genes, gene_sets, params, log_organism=log_organism)
+    members, match = match_gene_sets(
+        genes, gene_sets, params, log_organism=log_organism
+    )
     sizes, n_listed = np.diff(members.indptr), np.diff(gene_sets.contains.indptr)
     fits = np.flatnonzero((sizes >= params.min_genes) & (n_listed <= params.max_genes))
     if fits.size == 0:
@@ -434,7 +514,9 @@ def _match_and_select(
         members[fits],
         len(fits) if params.max_gene_sets is None else params.max_gene_sets,
         select=params.select,
-        variability=gene_variability(adata, params.layer) if params.select == "variable" else None,
+        variability=gene_variability(adata, params.layer)
+        if params.select == "variable"
+        else None,
     )
     kept = fits[selected]
     names = [gene_sets.names[i] for i in kept]
@@ -448,7 +530,9 @@ def _match_and_select(
         "params": params.stored(max_jaccard),
     }
     if not gene_sets.is_named:
-        about |= say_left_out(genes, gene_sets, match, sizes, np.isin(np.arange(len(sizes)), kept), params)
+        about |= say_left_out(
+            genes, gene_sets, match, sizes, np.isin(np.arange(len(sizes)), kept), params
+        )
     if gene_sets.weights is not None:
         about["weights"] = weights_table(genes, gene_sets, match, kept)
     return names, members[kept], about

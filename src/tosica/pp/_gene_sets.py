@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 Select: TypeAlias = Literal["largest", "coverage", "variable"]
 _Parts: TypeAlias = list[str | os.PathLike[str]] | tuple[str | os.PathLike[str], ...]
-GeneSetsLike: TypeAlias = str | os.PathLike[str] | Mapping[str, Iterable[str]] | pd.DataFrame | _Parts
+GeneSetsLike: TypeAlias = (
+    str | os.PathLike[str] | Mapping[str, Iterable[str]] | pd.DataFrame | _Parts
+)
 
 # With a smaller share of the data's genes in gene sets, the user is warned.
 LOW_COVERAGE = 0.1
@@ -89,11 +91,21 @@ def read_gene_sets(gene_sets: GeneSetsLike) -> GeneSets:
             f"'target' columns, a list of names and paths or None, not {shown(gene_sets)}."
         )
     # A name is that of a collection, also if there is such a file.
-    is_named = [isinstance(part, str) and part.partition("@")[0] in COLLECTIONS for part in parts]
+    is_named = [
+        isinstance(part, str) and part.partition("@")[0] in COLLECTIONS
+        for part in parts
+    ]
     if isinstance(gene_sets, list | tuple):
         named = join(gene_sets)
-        source = " + ".join(str(part) if this else Path(part).name for part, this in zip(parts, is_named, strict=True))
-    elif not is_named[0] and (not isinstance(gene_sets, str) or is_gmt_path(gene_sets) or os.path.isfile(gene_sets)):
+        source = " + ".join(
+            str(part) if this else Path(part).name
+            for part, this in zip(parts, is_named, strict=True)
+        )
+    elif not is_named[0] and (
+        not isinstance(gene_sets, str)
+        or is_gmt_path(gene_sets)
+        or os.path.isfile(gene_sets)
+    ):
         named, source = read_gmt(gene_sets), Path(gene_sets).name
     else:
         collection = find_collection(str(gene_sets))
@@ -111,7 +123,9 @@ def read_gene_sets(gene_sets: GeneSetsLike) -> GeneSets:
     )
 
 
-def _from_dict(gene_sets: Mapping[str, Iterable[str]], source: str, **about: Any) -> GeneSets:
+def _from_dict(
+    gene_sets: Mapping[str, Iterable[str]], source: str, **about: Any
+) -> GeneSets:
     lists = []
     for name, genes in gene_sets.items():
         if isinstance(genes, str | bytes) or not isinstance(genes, Iterable):
@@ -120,7 +134,9 @@ def _from_dict(gene_sets: Mapping[str, Iterable[str]], source: str, **about: Any
             )
         lists.append(list(genes))
     set_of = np.repeat(np.arange(len(lists)), [len(genes) for genes in lists])
-    return _to_gene_sets(list(gene_sets), set_of, list(chain(*lists)), source=source, **about)
+    return _to_gene_sets(
+        list(gene_sets), set_of, list(chain(*lists)), source=source, **about
+    )
 
 
 def _from_table(table: pd.DataFrame) -> GeneSets:
@@ -132,23 +148,36 @@ def _from_table(table: pd.DataFrame) -> GeneSets:
             f"columns are {', '.join(map(str, table.columns)) or 'none'}."
         )
     if (source, target) != ("source", "target"):
-        logger.info("build_mask: took the gene sets from the table's column %r and the genes from %r", source, target)
+        logger.info(
+            "build_mask: took the gene sets from the table's column %r and the genes from %r",
+            source,
+            target,
+        )
     pairs = pd.DataFrame({"source": table[source].array, "target": table[target].array})
     if "weight" in table:
-        pairs["weight"] = pd.to_numeric(table["weight"], errors="coerce").to_numpy(np.float32, na_value=np.nan)
+        pairs["weight"] = pd.to_numeric(table["weight"], errors="coerce").to_numpy(
+            np.float32, na_value=np.nan
+        )
         are_text = pairs["weight"].isna() & table["weight"].notna().to_numpy()
         if (np.isinf(pairs["weight"]) | are_text).any():
-            raise TypeError("the column 'weight' of gene_sets holds values that are no finite numbers: drop it.")
+            raise TypeError(
+                "the column 'weight' of gene_sets holds values that are no finite numbers: drop it."
+            )
     complete = pairs.dropna(subset=["source", "target"])
     if len(complete) < len(pairs):
-        n_left_out, n_rows = format_thousands(len(pairs) - len(complete)), format_thousands(len(pairs))
+        n_left_out, n_rows = (
+            format_thousands(len(pairs) - len(complete)),
+            format_thousands(len(pairs)),
+        )
         logger.warning(
             f"build_mask: left out {n_left_out} of {n_rows} rows of the table, whose source or target is missing"
         )
     complete = complete.drop_duplicates(["source", "target"])
     set_of, names = pd.factorize(complete["source"].to_numpy(dtype=object))
     weight = complete["weight"].to_numpy() if "weight" in table else None
-    return _to_gene_sets(list(names), set_of, list(complete["target"]), weight, source="table")
+    return _to_gene_sets(
+        list(names), set_of, list(complete["target"]), weight, source="table"
+    )
 
 
 def _to_gene_sets(
@@ -160,18 +189,34 @@ def _to_gene_sets(
 ) -> GeneSets:
     """Check pairs of set and gene, and turn them into a matrix."""
     if not genes:
-        raise ValueError(f"no gene set in gene_sets ({about['source']}) holds a gene: pass at least one that does.")
-    reserved = next((name for name in names if isinstance(name, str) and _UNANNOTATED.fullmatch(name)), None)
+        raise ValueError(
+            f"no gene set in gene_sets ({about['source']}) holds a gene: pass at least one that does."
+        )
+    reserved = next(
+        (
+            name
+            for name in names
+            if isinstance(name, str) and _UNANNOTATED.fullmatch(name)
+        ),
+        None,
+    )
     if reserved is not None:
-        raise ValueError(f"gene set {reserved!r} must be renamed: fully connected tokens have such names.")
+        raise ValueError(
+            f"gene set {reserved!r} must be renamed: fully connected tokens have such names."
+        )
     # The few different types are checked; single names only for the message.
     for listed in (names, genes):
         if not all(issubclass(kind, str) for kind in set(map(type, listed))):
             wrong = next(name for name in listed if not isinstance(name, str))
-            raise TypeError(f"gene_sets ({about['source']}) holds {wrong!r}, but names of sets and genes are strings.")
+            raise TypeError(
+                f"gene_sets ({about['source']}) holds {wrong!r}, but names of sets and genes are strings."
+            )
     codes, unique = pd.factorize(np.array(genes, dtype=object))
     # Duplicated genes of a set are summed.
-    contains = csr_matrix((np.ones(len(codes), dtype=np.int32), (set_of, codes)), shape=(len(names), len(unique)))
+    contains = csr_matrix(
+        (np.ones(len(codes), dtype=np.int32), (set_of, codes)),
+        shape=(len(names), len(unique)),
+    )
     pairs = {"set": set_of, "wanted": codes, "weight": weight}
     weights = None if weight is None else pd.DataFrame(pairs).dropna()
     return GeneSets(names, GeneList(unique), contains, weights=weights, **about)
@@ -203,9 +248,17 @@ class MaskParams:
 
         Files cannot hold None, so 0 stands for no limit of ``max_gene_sets``.
         """
-        kept = {"mask_ratio": float(self.mask_ratio), "max_jaccard": float(max_jaccard), "select": self.select}
+        kept = {
+            "mask_ratio": float(self.mask_ratio),
+            "max_jaccard": float(max_jaccard),
+            "select": self.select,
+        }
         names = ("min_genes", "max_genes", "max_gene_sets", "n_unannotated", "seed")
-        return kept | {"identifiers": self.identifiers} | {name: int(getattr(self, name) or 0) for name in names}
+        return (
+            kept
+            | {"identifiers": self.identifiers}
+            | {name: int(getattr(self, name) or 0) for name in names}
+        )
 
 
 def match_gene_sets(
@@ -225,7 +278,9 @@ def match_gene_sets(
         genes,
         gene_sets.genes,
         # Named collections have symbols; gene sets of a user may have names of any kind.
-        identifiers="map" if identifiers == "auto" and gene_sets.is_named else identifiers,
+        identifiers="map"
+        if identifiers == "auto" and gene_sets.is_named
+        else identifiers,
         organism=organism,
         wanted_organism=gene_sets.organism,
     )
@@ -238,14 +293,17 @@ def match_gene_sets(
     if summary:
         logger.info("build_mask: %s", summary)
     is_gene = csr_matrix(
-        (np.ones(len(match.rows), dtype=np.int32), (match.wanted, match.rows)), shape=(len(gene_sets.genes), len(genes))
+        (np.ones(len(match.rows), dtype=np.int32), (match.wanted, match.rows)),
+        shape=(len(gene_sets.genes), len(genes)),
     )
     members = (gene_sets.contains @ is_gene).astype(bool)
     members.sort_indices()
     return members, match
 
 
-def weights_table(genes: GeneList, gene_sets: GeneSets, match: GeneMatch, kept: NDArray[np.intp]) -> pd.DataFrame:
+def weights_table(
+    genes: GeneList, gene_sets: GeneSets, match: GeneMatch, kept: NDArray[np.intp]
+) -> pd.DataFrame:
     """Name the genes and sets of weights in kept sets, in a form that h5ad and zarr can store."""
     assert gene_sets.weights is not None
     found = pd.DataFrame({"wanted": match.wanted, "row": match.rows})
@@ -254,7 +312,9 @@ def weights_table(genes: GeneList, gene_sets: GeneSets, match: GeneMatch, kept: 
     names = pd.Index([gene_sets.names[i] for i in kept])
     table = pd.DataFrame(index=np.arange(len(pairs)).astype(str).astype(object))
     table["gene"] = genes.names.to_numpy(dtype=object)[pairs["row"]]
-    table["gene_set"] = pd.Categorical.from_codes(np.searchsorted(kept, pairs["set"]), names)
+    table["gene_set"] = pd.Categorical.from_codes(
+        np.searchsorted(kept, pairs["set"]), names
+    )
     table["weight"] = pairs["weight"].to_numpy(dtype=np.float32)
     return table
 
@@ -262,7 +322,9 @@ def weights_table(genes: GeneList, gene_sets: GeneSets, match: GeneMatch, kept: 
 # --------------------------------------------------------------------------- explain
 
 
-def explain_no_gene_sets(genes: GeneList, gene_sets: GeneSets, sizes: NDArray[np.intp], params: MaskParams) -> str:
+def explain_no_gene_sets(
+    genes: GeneList, gene_sets: GeneSets, sizes: NDArray[np.intp], params: MaskParams
+) -> str:
     """Explain in one sentence why no gene set was kept."""
     # If some sets have enough genes in the data, names match and limits do not.
     advice = hint(genes, gene_sets) if sizes.max() < params.min_genes else ""
@@ -290,45 +352,78 @@ def say_left_out(
         n_listed, n_found = int(gene_sets.contains[i].nnz), int(sizes[i])
         too_many = f"lists {n_listed} genes, more than max_genes={params.max_genes}"
         too_few = f"{n_found} of {n_listed} genes are in adata, fewer than min_genes={params.min_genes}"
-        similar = "is too similar to others (max_jaccard), or one too many (max_gene_sets)"
+        similar = (
+            "is too similar to others (max_jaccard), or one too many (max_gene_sets)"
+        )
         is_large = n_listed > params.max_genes
-        reasons[gene_sets.names[i]] = too_many if is_large else too_few if n_found < params.min_genes else similar
+        reasons[gene_sets.names[i]] = (
+            too_many if is_large else too_few if n_found < params.min_genes else similar
+        )
     unknown = np.setdiff1d(np.arange(len(gene_sets.genes)), match.wanted)
     nearest: dict[str, str] = {}
     for name in gene_sets.genes.names[unknown]:
         # The first letter is seldom misspelt, and to compare all names takes long.
-        alike = [other for other in match.names.names if other[:1].lower() == name[:1].lower()]
-        nearest[name] = next(iter(similar_names(name, alike, 1)), "") if len(nearest) < _MOST_NEAREST else ""
+        alike = [
+            other
+            for other in match.names.names
+            if other[:1].lower() == name[:1].lower()
+        ]
+        nearest[name] = (
+            next(iter(similar_names(name, alike, 1)), "")
+            if len(nearest) < _MOST_NEAREST
+            else ""
+        )
     if reasons:
         listed = [f"{name!r} ({reason})" for name, reason in reasons.items()]
         logger.info("build_mask: left out %s", list_parts(listed))
     if nearest:
-        listed = [f"{name!r}{f' (did you mean {other!r}?)' if other else ''}" for name, other in nearest.items()]
+        listed = [
+            f"{name!r}{f' (did you mean {other!r}?)' if other else ''}"
+            for name, other in nearest.items()
+        ]
         logger.info("build_mask: not in adata: %s", list_parts(listed))
     return {
-        "left_out": pd.DataFrame({"gene_set": list(reasons), "reason": list(reasons.values())}, dtype=object),
-        "unknown_genes": pd.DataFrame({"gene": list(nearest), "similar": list(nearest.values())}, dtype=object),
+        "left_out": pd.DataFrame(
+            {"gene_set": list(reasons), "reason": list(reasons.values())}, dtype=object
+        ),
+        "unknown_genes": pd.DataFrame(
+            {"gene": list(nearest), "similar": list(nearest.values())}, dtype=object
+        ),
     }
 
 
 def hint(genes: GeneList, gene_sets: GeneSets) -> str:
     """Say why names of genes may not match, see :func:`tosica.gs._genes.hint_for_mismatch`."""
     return hint_for_mismatch(
-        genes.names, gene_sets.genes.names, query="adata", reference="the gene sets'", var=genes.var
+        genes.names,
+        gene_sets.genes.names,
+        query="adata",
+        reference="the gene sets'",
+        var=genes.var,
     )
 
 
 def _check_organism(gene_sets: GeneSets, match: GeneMatch, organism: str) -> None:
     """Raise an error for gene sets of another organism, unless enough genes match all the same."""
     given, wanted = match.organism, match.wanted_organism
-    holds = f"adata holds {match.names.organism or given} genes ({match.names.names[0]!r})"
+    holds = (
+        f"adata holds {match.names.organism or given} genes ({match.names.names[0]!r})"
+    )
     if organism != "auto":
         found = match.names.organism
-        if wanted is not None and match.column is None and found not in (None, organism):
-            advice = (_restore_case(match) if organism == "mouse" else "") or f"pass organism={found!r} or leave it out"
+        if (
+            wanted is not None
+            and match.column is None
+            and found not in (None, organism)
+        ):
+            advice = (
+                _restore_case(match) if organism == "mouse" else ""
+            ) or f"pass organism={found!r} or leave it out"
             raise ValueError(f"{holds}, but organism={organism!r} was given: {advice}.")
         return
-    matches_few = match.n_rows < LOW_COVERAGE * min(len(gene_sets.genes), len(match.names))
+    matches_few = match.n_rows < LOW_COVERAGE * min(
+        len(gene_sets.genes), len(match.names)
+    )
     if given and wanted and given != wanted and matches_few:
         counterpart = gene_sets.source.replace(wanted, given, 1)
         offer = f"gene_sets={counterpart!r}, or " if counterpart in COLLECTIONS else ""
@@ -352,7 +447,9 @@ def _restore_case(match: GeneMatch) -> str:
     found = match.names.upper_case_mouse
     if not found:
         return ""
-    names = "adata.var_names" if match.column is None else f"adata.var[{match.column!r}]"
+    names = (
+        "adata.var_names" if match.column is None else f"adata.var[{match.column!r}]"
+    )
     return (
         "adata's genes look like mouse symbols written in upper case "
         f"({list_names(found[:: len(found) // 3 + 1])}): restore them by {names} = [new or old for "

@@ -28,7 +28,9 @@ _N_RANDOM_SETS = 300
 def draw_gene_sets(n_vars: int, params: MaskParams) -> tuple[list[str], csr_matrix]:
     """Draw random gene sets, ``(n_sets, n_vars)`` bool, with at least ``min_genes`` genes each."""
     if n_vars < params.min_genes:
-        raise ValueError(f"min_genes={params.min_genes} is too many, since adata has only {n_vars} genes: lower it.")
+        raise ValueError(
+            f"min_genes={params.min_genes} is too many, since adata has only {n_vars} genes: lower it."
+        )
     n_sets = _N_RANDOM_SETS if params.max_gene_sets is None else params.max_gene_sets
     rng = np.random.default_rng(params.seed)
     genes = []
@@ -36,10 +38,15 @@ def draw_gene_sets(n_vars: int, params: MaskParams) -> tuple[list[str], csr_matr
         inside = rng.random(n_vars) < params.mask_ratio
         n_missing = params.min_genes - int(inside.sum())
         if n_missing > 0:
-            inside[rng.choice(np.flatnonzero(~inside), size=n_missing, replace=False)] = True
+            inside[
+                rng.choice(np.flatnonzero(~inside), size=n_missing, replace=False)
+            ] = True
         genes.append(np.flatnonzero(inside))
     indptr = np.concatenate([[0], np.cumsum([g.size for g in genes])])
-    members = csr_matrix((np.ones(indptr[-1], dtype=bool), np.concatenate(genes), indptr), shape=(n_sets, n_vars))
+    members = csr_matrix(
+        (np.ones(indptr[-1], dtype=bool), np.concatenate(genes), indptr),
+        shape=(n_sets, n_vars),
+    )
     return [f"random_{i + 1}" for i in range(n_sets)], members
 
 
@@ -89,7 +96,9 @@ def gene_variability(adata: AnnData, layer: str | None = None) -> NDArray[np.flo
     return _standardized_dispersion(mean, variance)
 
 
-def _standardized_dispersion(mean: NDArray[np.float64], variance: NDArray[np.float64]) -> NDArray[np.float64]:
+def _standardized_dispersion(
+    mean: NDArray[np.float64], variance: NDArray[np.float64]
+) -> NDArray[np.float64]:
     score = np.zeros(len(mean))
     varies = np.flatnonzero((mean > 0) & (variance > 0))
     if varies.size == 0:
@@ -105,7 +114,11 @@ def _standardized_dispersion(mean: NDArray[np.float64], variance: NDArray[np.flo
 
 
 def select_gene_sets(
-    members: csr_matrix, n: int, *, select: Select, variability: NDArray[np.float64] | None = None
+    members: csr_matrix,
+    n: int,
+    *,
+    select: Select,
+    variability: NDArray[np.float64] | None = None,
 ) -> NDArray[np.intp]:
     """Select gene sets.
 
@@ -136,7 +149,9 @@ def select_gene_sets(
     return np.sort(np.argsort(-score, kind="stable")[:n])
 
 
-def drop_similar(members: csr_matrix, n_listed: NDArray[np.integer], max_jaccard: float) -> NDArray[np.intp]:
+def drop_similar(
+    members: csr_matrix, n_listed: NDArray[np.integer], max_jaccard: float
+) -> NDArray[np.intp]:
     """Leave out each gene set that is nearly the same as one that lists fewer genes.
 
     The smaller of such sets says more: "T cell receptor signaling pathway" is kept, and "antigen
@@ -162,9 +177,15 @@ def drop_similar(members: csr_matrix, n_listed: NDArray[np.integer], max_jaccard
     kept: list[int] = []
     kept_with: list[list[int]] = [[] for _ in range(members.shape[1])]
     for candidate in np.lexsort((sizes, n_listed)):
-        genes = members.indices[members.indptr[candidate] : members.indptr[candidate + 1]]
+        genes = members.indices[
+            members.indptr[candidate] : members.indptr[candidate + 1]
+        ]
         numbers = [number for gene in genes for number in kept_with[gene]]
-        shared = np.bincount(numbers, minlength=len(kept)) if numbers else np.zeros(len(kept))
+        shared = (
+            np.bincount(numbers, minlength=len(kept))
+            if numbers
+            else np.zeros(len(kept))
+        )
         if (shared <= max_jaccard * (len(genes) + sizes[kept] - shared)).all():
             for gene in genes:
                 kept_with[gene].append(len(kept))
@@ -191,7 +212,9 @@ def _cover(members: csr_matrix, sizes: NDArray[np.intp], n: int) -> NDArray[np.i
         chosen.append(best)
         genes = members.indices[members.indptr[best] : members.indptr[best + 1]]
         for gene in genes[~covered[genes]]:
-            score[holders.indices[holders.indptr[gene] : holders.indptr[gene + 1]]] -= step
+            score[holders.indices[holders.indptr[gene] : holders.indptr[gene + 1]]] -= (
+                step
+            )
         covered[genes] = True
         score[best] = -step
     return np.array(chosen, dtype=np.intp)
@@ -207,7 +230,11 @@ _N_LEADING = 3
 
 
 def coexpression_sets(
-    x: sp.csr_matrix, genes: NDArray[np.integer], names: NDArray[np.object_], *, max_sets: int = 50
+    x: sp.csr_matrix,
+    genes: NDArray[np.integer],
+    names: NDArray[np.object_],
+    *,
+    max_sets: int = 50,
 ) -> tuple[list[str], list[NDArray[np.integer]]]:
     """Cluster genes into co-expression modules.
 
@@ -236,7 +263,9 @@ def coexpression_sets(
     """
     values = sp.csc_matrix(x)[:, genes].astype(np.float64).toarray()
     deviation = values.std(0)
-    genes, values, deviation = (part[..., deviation > 0] for part in (genes, values, deviation))
+    genes, values, deviation = (
+        part[..., deviation > 0] for part in (genes, values, deviation)
+    )
     if not len(genes):
         return [], []
     values = (values - values.mean(0)) / deviation
@@ -245,7 +274,10 @@ def coexpression_sets(
     n_sets = min(max_sets, max(1, round(len(genes) / _SET_SIZE)))
     n_components = min(_N_COMPONENTS, *values.shape)
     if n_sets == 1 or n_components < 2:
-        labels, loadings = np.zeros(len(genes), dtype=int), values.T @ values.mean(1)[:, None]
+        labels, loadings = (
+            np.zeros(len(genes), dtype=int),
+            values.T @ values.mean(1)[:, None],
+        )
     else:
         pca = PCA(n_components, svd_solver="randomized", random_state=0).fit(values)
         loadings = pca.components_.T * np.sqrt(pca.explained_variance_)
@@ -262,6 +294,8 @@ def coexpression_sets(
         full_names = [str(name) for name in names[leading]]
         symbols = [(split_composite(name) or (name,))[0] for name in full_names]
         name = "module: " + ", ".join(symbols)
-        module_names.append(name if name not in module_names else "module: " + ", ".join(full_names))
+        module_names.append(
+            name if name not in module_names else "module: " + ", ".join(full_names)
+        )
         modules.append(np.sort(genes[inside]))
     return module_names, modules

@@ -21,18 +21,29 @@ from tosica.model._annotation_result import (
     Cutoff,
     warn_of_cutoff,
 )
-from tosica.ondisk import PartAnnotator, Plan, Store, annotate_on_workers, join_parts, part_file
+from tosica.ondisk import (
+    PartAnnotator,
+    Plan,
+    Store,
+    annotate_on_workers,
+    join_parts,
+    part_file,
+)
 
 if TYPE_CHECKING:
     from anndata import AnnData
     from mudata import MuData
 
-_MODEL = InstanceOf("a TOSICA model, the folder of one, or 'blood'", TOSICA, str, os.PathLike)
+_MODEL = InstanceOf(
+    "a TOSICA model, the folder of one, or 'blood'", TOSICA, str, os.PathLike
+)
 
 
 @validate_params(adata=CellData(mudata=True), model=_MODEL)
 def annotate(
-    adata: AnnData | MuData, model: TOSICA | str | os.PathLike[str] = "blood", **kwargs: Any
+    adata: AnnData | MuData,
+    model: TOSICA | str | os.PathLike[str] = "blood",
+    **kwargs: Any,
 ) -> AnnData | MuData | None:
     """Annotate a query with a model, by default that of human blood which comes with the package.
 
@@ -170,7 +181,10 @@ def annotate_file(
     >>> import anndata
     >>> import tosica
     >>> with TemporaryDirectory() as folder:
-    ...     source, output = Path(folder) / "query.h5ad", Path(folder) / "annotated.h5ad"
+    ...     source, output = (
+    ...         Path(folder) / "query.h5ad",
+    ...         Path(folder) / "annotated.h5ad",
+    ...     )
     ...     query.write_h5ad(source)
     ...     tosica.tl.annotate_file(source, model, output, cells_per_part=100)
     ...     anndata.read_h5ad(output).obsm["X_tosica"].shape
@@ -180,22 +194,42 @@ def annotate_file(
         raise ValueError("Give either layer or use_raw=True, not both.")
     task, n_tasks = array_task or (0, 1)
     if not 0 <= task < n_tasks:
-        raise ValueError(f"array_task must be (i, n) with 0 <= i < n, not {array_task}.")
+        raise ValueError(
+            f"array_task must be (i, n) with 0 <= i < n, not {array_task}."
+        )
     source, target = os.fspath(path), Path(output)
     if target.suffix not in (".h5ad", ".zarr"):
         raise ValueError(f"output must end in .h5ad or .zarr, not {target.name!r}.")
     if "://" not in source and target.resolve() == Path(source).resolve():
-        raise ValueError("output is the query itself, which is not changed: give another path.")
+        raise ValueError(
+            "output is the query itself, which is not changed: give another path."
+        )
     check_output(target, overwrite=overwrite)
     if not isinstance(model, TOSICA):
         model = TOSICA.load(os.fspath(model))
     if probabilities:
         file_columns(model.labels, "the model")
-    store = Store(source, layer=layer, use_raw=use_raw, default_layer=model.modalities[0].layer)
+    store = Store(
+        source, layer=layer, use_raw=use_raw, default_layer=model.modalities[0].layer
+    )
     where = source if "://" in source else str(Path(source).resolve())
-    reading: dict[str, Any] = {"layer": layer, "use_raw": use_raw, "precision": precision}
-    reading |= {"confidence": confidence, "probabilities": probabilities, "cells_per_part": cells_per_part}
-    plan = Plan(path=where, n_obs=store.n_obs, query=store.digest(), model=model.fingerprint, **reading)
+    reading: dict[str, Any] = {
+        "layer": layer,
+        "use_raw": use_raw,
+        "precision": precision,
+    }
+    reading |= {
+        "confidence": confidence,
+        "probabilities": probabilities,
+        "cells_per_part": cells_per_part,
+    }
+    plan = Plan(
+        path=where,
+        n_obs=store.n_obs,
+        query=store.digest(),
+        model=model.fingerprint,
+        **reading,
+    )
     folder = target.with_name(f"{target.name}.parts")
     annotator = PartAnnotator(plan, folder, store, model, batch_size)
     sample = annotator.infer_sample()
@@ -203,13 +237,21 @@ def annotate_file(
     if overwrite and array_task is None:
         shutil.rmtree(folder, ignore_errors=True)
     plan.begin(folder, model)
-    missing = [part for part in range(plan.n_parts) if not part_file(folder, part).is_file()]
+    missing = [
+        part for part in range(plan.n_parts) if not part_file(folder, part).is_file()
+    ]
     if array_task is None and 0 < len(missing) < plan.n_parts:
-        logger.info(f"annotate_file: {plan.n_parts - len(missing)} of {plan.n_parts} parts are there already")
+        logger.info(
+            f"annotate_file: {plan.n_parts - len(missing)} of {plan.n_parts} parts are there already"
+        )
     missing = [part for part in missing if part % n_tasks == task]
-    sizes = {part: stop - start for part in missing for start, stop in [plan.cells(part)]}
+    sizes = {
+        part: stop - start for part in missing for start, stop in [plan.cells(part)]
+    }
     done = (
-        map(annotator.annotate, missing) if client is None else annotate_on_workers(folder, missing, client, batch_size)
+        map(annotator.annotate, missing)
+        if client is None
+        else annotate_on_workers(folder, missing, client, batch_size)
     )
     with progress(sum(sizes.values()), "annotate", enabled=enable_progress_bar) as step:
         for part in done:
@@ -220,6 +262,19 @@ def annotate_file(
             len(missing),
         )
         return
-    join_parts(plan, folder, store, sample, target, cutoff=cutoff, key_added=key_added, include_x=include_x)
+    join_parts(
+        plan,
+        folder,
+        store,
+        sample,
+        target,
+        cutoff=cutoff,
+        key_added=key_added,
+        include_x=include_x,
+    )
     shutil.rmtree(folder, ignore_errors=True)
-    logger.info("annotate_file: wrote %s annotated cells to %s", format_thousands(plan.n_obs), target)
+    logger.info(
+        "annotate_file: wrote %s annotated cells to %s",
+        format_thousands(plan.n_obs),
+        target,
+    )

@@ -11,7 +11,16 @@ import torch
 from anndata import AnnData
 from torch.nn.functional import one_hot
 
-from tosica._checks import ANNDATA, ANY_CELLS, CellData, FileKey, Integer, OneOf, only_known, validate_params
+from tosica._checks import (
+    ANNDATA,
+    ANY_CELLS,
+    CellData,
+    FileKey,
+    Integer,
+    OneOf,
+    only_known,
+    validate_params,
+)
 from tosica._limits import LIMITS
 from tosica._obs import UNKNOWN, file_columns, read_groups
 from tosica._parallel import thread_map, thread_pool
@@ -181,14 +190,22 @@ def attribute(
     True
     """
     if genes and not isinstance(adata, AnnData):
-        raise TypeError("genes=True writes to adata.layers, which a MuData does not have: leave it out.")
+        raise TypeError(
+            "genes=True writes to adata.layers, which a MuData does not have: leave it out."
+        )
     (ANNDATA if model.modalities[0].name is None else ANY_CELLS).check("adata", adata)
     check_annotated_by(adata, model, key, mudata=True)
     groupby = groupby or f"{key}_prediction"
     groups = _Groups(adata, model, groupby, target, key)
     source = _Source(model, adata, baseline, layer, use_raw, n_steps, groups.labels)
-    rows = np.arange(adata.n_obs) if cells or genes else groups.draw(n_cells, np.random.default_rng(seed))
-    of_sets = np.empty((adata.n_obs, source.members.shape[1]), np.float32) if cells else None
+    rows = (
+        np.arange(adata.n_obs)
+        if cells or genes
+        else groups.draw(n_cells, np.random.default_rng(seed))
+    )
+    of_sets = (
+        np.empty((adata.n_obs, source.members.shape[1]), np.float32) if cells else None
+    )
     of_genes = np.empty((adata.n_obs, len(source.genes)), np.float32) if genes else None
     sums = _Sums(source, groups)
     for part, found in source.iter_contributions(rows, groups.targets):
@@ -223,10 +240,17 @@ def attribute(
         written += f" and .obsm['X_{key_added}']"
     if of_genes is not None:
         wanted = pd.Index(np.asarray(model.get_var_names()))
-        indexer = find_genes(adata.var_names, wanted, lambda: load_table(adata.var)).indexer
+        indexer = find_genes(
+            adata.var_names, wanted, lambda: load_table(adata.var)
+        ).indexer
         result.layers[key_added] = np.where(indexer >= 0, of_genes[:, indexer], 0)
         written += f" and .layers[{key_added!r}]"
-    logger.info("attribute: %d groups, error %.2g %%; added %s", len(groups.names), 100 * error, written)
+    logger.info(
+        "attribute: %d groups, error %.2g %%; added %s",
+        len(groups.names),
+        100 * error,
+        written,
+    )
     return result if copy else None
 
 
@@ -251,38 +275,61 @@ class _Groups:
     ``labels`` is the share of each label in what can be explained, ``(n_targets, n_labels)``.
     """
 
-    def __init__(self, adata: Any, model: TOSICA, groupby: str, target: str | None, key: str) -> None:
+    def __init__(
+        self, adata: Any, model: TOSICA, groupby: str, target: str | None, key: str
+    ) -> None:
         groups, above = read_groups(adata, groupby), model._hierarchy
         labels = above.names if above else list(model.labels)
         members = above.members if above else np.eye(len(labels))
         if target is None:
             column = groupby if groupby == f"{key}_confident" else f"{key}_prediction"
             own = read_groups(adata, column)
-            unknown = [name for name in own.categories if name != UNKNOWN and name not in labels]
+            unknown = [
+                name
+                for name in own.categories
+                if name != UNKNOWN and name not in labels
+            ]
             if unknown:
                 raise ValueError(
                     f"adata.obs[{column!r}] holds {unknown[0]!r}, which is no label of the model: annotate again."
                 )
-            code_of = np.array([labels.index(c) if c != UNKNOWN else -1 for c in own.categories], dtype=np.int64)
+            code_of = np.array(
+                [labels.index(c) if c != UNKNOWN else -1 for c in own.categories],
+                dtype=np.int64,
+            )
             targets = code_of[own.codes]
         elif target not in labels:
-            raise ValueError(f"target {target!r} is no label{only_known(target, labels)}")
+            raise ValueError(
+                f"target {target!r} is no label{only_known(target, labels)}"
+            )
         else:
             targets = np.full(adata.n_obs, labels.index(target))
         names = [str(name) for name in groups.categories]
-        is_explained = (targets >= 0) & np.array([name != UNKNOWN for name in names])[groups.codes]
+        is_explained = (targets >= 0) & np.array([name != UNKNOWN for name in names])[
+            groups.codes
+        ]
         if not is_explained.any():
-            raise ValueError(f"No cell has a label to explain: all are {UNKNOWN!r}; name a target.")
+            raise ValueError(
+                f"No cell has a label to explain: all are {UNKNOWN!r}; name a target."
+            )
         kept, codes = np.unique(groups.codes[is_explained], return_inverse=True)
-        self.names, self.n_cells = [names[i] for i in kept], np.bincount(codes, minlength=len(kept))
+        self.names, self.n_cells = (
+            [names[i] for i in kept],
+            np.bincount(codes, minlength=len(kept)),
+        )
         self.codes = np.full(adata.n_obs, -1, dtype=np.int64)
         self.codes[is_explained] = codes
         self.targets: NDArray[np.int64] = targets
-        self.labels: NDArray[np.float32] = (members / members.sum(1, keepdims=True)).astype(np.float32)
+        self.labels: NDArray[np.float32] = (
+            members / members.sum(1, keepdims=True)
+        ).astype(np.float32)
 
     def draw(self, most: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Draw up to ``most`` cells of each group, in ascending order."""
-        drawn = [rng.permutation(np.flatnonzero(self.codes == code))[:most] for code in range(len(self.names))]
+        drawn = [
+            rng.permutation(np.flatnonzero(self.codes == code))[:most]
+            for code in range(len(self.names))
+        ]
         return np.sort(np.concatenate(drawn))
 
 
@@ -303,17 +350,29 @@ class _Source:
         self.labels = torch.from_numpy(labels).to(self.module.device)
         self._read = {"layer": layer, "use_raw": use_raw}
         self.n_steps, self.n_steps_used = n_steps, {n_steps or _N_STEPS}
-        self._points = _POINTS_CPU if self.module.device.type == "cpu" else _POINTS_ACCELERATOR
+        self._points = (
+            _POINTS_CPU if self.module.device.type == "cpu" else _POINTS_ACCELERATOR
+        )
         self._of_query = baseline == "mean"
         self.baseline = self._baseline()
         named = [modality.gene_sets() for modality in model.modalities]
-        self.set_names = np.array([name for names, _ in named for name in names], dtype=object)
-        self.members = sp.csc_matrix(sp.block_diag([members for _, members in named], format="csc"))
+        self.set_names = np.array(
+            [name for names, _ in named for name in names], dtype=object
+        )
+        self.members = sp.csc_matrix(
+            sp.block_diag([members for _, members in named], format="csc")
+        )
         self.genes = model.tokens.var_names
 
-    def minibatches(self, rows: NDArray[np.integer] | None = None, size: int | None = None) -> Iterator[Minibatch]:
+    def minibatches(
+        self, rows: NDArray[np.integer] | None = None, size: int | None = None
+    ) -> Iterator[Minibatch]:
         """Iterate over some cells, by default all."""
-        cells = self.adata if rows is None or len(rows) == self.adata.n_obs else self.adata[rows]
+        cells = (
+            self.adata
+            if rows is None or len(rows) == self.adata.n_obs
+            else self.adata[rows]
+        )
         return self.model.iter_batches(cells, batch_size=size, **self._read)
 
     def _baseline(self) -> Tensor:
@@ -326,9 +385,13 @@ class _Source:
                 )
             return self.module.baseline[None]
         if self.adata.n_obs == 1:
-            raise ValueError("A single cell is its own mean: pass more cells, or baseline='reference'.")
+            raise ValueError(
+                "A single cell is its own mean: pass more cells, or baseline='reference'."
+            )
         with only_warnings(query_logger):
-            total = sum(batch.x.sum(0, dtype=torch.float64) for batch in self.minibatches())
+            total = sum(
+                batch.x.sum(0, dtype=torch.float64) for batch in self.minibatches()
+            )
         return (total / self.adata.n_obs).float()[None]
 
     def iter_contributions(
@@ -344,18 +407,26 @@ class _Source:
             Code of the label to explain in each cell of the query, -1 for the cell's best one.
         """
         target = torch.from_numpy(targets[rows]).to(self.module.device)
-        with only_warnings(query_logger), thread_pool(self.module.device), progress(len(rows), "attribute") as step:
+        with (
+            only_warnings(query_logger),
+            thread_pool(self.module.device),
+            progress(len(rows), "attribute") as step,
+        ):
             n_steps = self.n_steps or _N_STEPS
 
             def explain(batch: Minibatch) -> tuple[slice, Contributions]:
                 part = slice(batch.start, batch.start + len(batch.x))
                 return part, self._integrate(batch, target[part], n_steps)
 
-            for part, found in thread_map(explain, self.minibatches(rows, max(self._points // n_steps, 1))):
+            for part, found in thread_map(
+                explain, self.minibatches(rows, max(self._points // n_steps, 1))
+            ):
                 yield part, found
                 step.n += part.stop - part.start
 
-    def _integrate(self, batch: Minibatch, target: Tensor, n_steps: int) -> Contributions:
+    def _integrate(
+        self, batch: Minibatch, target: Tensor, n_steps: int
+    ) -> Contributions:
         """Compute contributions whose error is small in all cells together, with more points where it is not."""
         found = gene_contributions(
             self.module,
@@ -370,11 +441,17 @@ class _Source:
         self.n_steps_used.add(n_steps)
         missed = np.abs(found.genes.sum(1, dtype=np.float64) - found.difference)
         allowed = LIMITS.attribution_error * np.abs(found.difference)
-        if self.n_steps is None and missed.sum() > allowed.sum() and n_steps < self._points:
+        if (
+            self.n_steps is None
+            and missed.sum() > allowed.sum()
+            and n_steps < self._points
+        ):
             # In halves, which have as many points together as all cells had before.
             for rows in np.array_split(np.flatnonzero(missed > allowed), 2):
                 if len(rows):
-                    better = self._integrate(batch._replace(x=batch.x[rows]), target[rows], 2 * n_steps)
+                    better = self._integrate(
+                        batch._replace(x=batch.x[rows]), target[rows], 2 * n_steps
+                    )
                     for old, new in zip(found, better, strict=True):
                         old[rows] = new
         return found
@@ -414,18 +491,34 @@ def gene_contributions(
     with torch.no_grad():
         logits = module.network_logits(x, batch.modalities)
         if bool((target < 0).any()):
-            best = logits if module.linear is None else logits + module.linear(x, batch.measured)
+            best = (
+                logits
+                if module.linear is None
+                else logits + module.linear(x, batch.measured)
+            )
             target = torch.where(target < 0, best.argmax(1), target)
-        ends = _centered(logits) - _centered(module.network_logits(start, batch.modalities))
+        ends = _centered(logits) - _centered(
+            module.network_logits(start, batch.modalities)
+        )
         share = labels[target]
         difference = of_network = (ends * share).sum(1)
     # From -1 to 1, and all points of all cells in one minibatch: (n_steps, n_cells, n_genes).
-    nodes, weights = (torch.as_tensor(v).to(x) for v in np.polynomial.legendre.leggauss(n_steps))
-    points = (start + (nodes[:, None, None] + 1) / 2 * (x - start)).flatten(0, 1).requires_grad_()
+    nodes, weights = (
+        torch.as_tensor(v).to(x) for v in np.polynomial.legendre.leggauss(n_steps)
+    )
+    points = (
+        (start + (nodes[:, None, None] + 1) / 2 * (x - start))
+        .flatten(0, 1)
+        .requires_grad_()
+    )
     with torch.enable_grad():
-        scores = _centered(module.network_logits(points, batch.modalities)) * share.repeat(n_steps, 1)
+        scores = _centered(
+            module.network_logits(points, batch.modalities)
+        ) * share.repeat(n_steps, 1)
         (slopes,) = torch.autograd.grad(scores.sum(), points)
-    network = torch.einsum("s,scg->cg", weights / 2, slopes.unflatten(0, (n_steps, -1))) * (x - start)
+    network = torch.einsum(
+        "s,scg->cg", weights / 2, slopes.unflatten(0, (n_steps, -1))
+    ) * (x - start)
     genes = network
     if module.linear is not None:
         with torch.no_grad():
@@ -433,7 +526,9 @@ def gene_contributions(
             weight = share @ _centered(module.linear.weights_of(batch.measured)[0].T).T
             linear = (module.linear.expression(x, batch.measured) - below) * weight
         genes, difference = network + linear, of_network + linear.sum(1)
-    return Contributions(*(tensor.cpu().numpy() for tensor in (genes, network, difference, of_network)))
+    return Contributions(
+        *(tensor.cpu().numpy() for tensor in (genes, network, difference, of_network))
+    )
 
 
 def _centered(logits: Tensor) -> Tensor:
@@ -448,7 +543,11 @@ class _Sums:
         self._source, self._groups = source, groups
         shape = (len(groups.names), len(source.genes))
         self._effect = np.zeros(shape)
-        self._network, self._linear, self._above = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        self._network, self._linear, self._above = (
+            np.zeros(shape),
+            np.zeros(shape),
+            np.zeros(shape),
+        )
         self._n_drawn = np.zeros(len(groups.names))
         self._error = self._difference = self._of_linear = self._of_network = 0.0
 
@@ -457,7 +556,9 @@ class _Sums:
         codes = self._groups.codes[rows]
         np.add.at(self._network, codes[codes >= 0], found.network[codes >= 0])
         np.add.at(self._n_drawn, codes[codes >= 0], 1)
-        self._error += np.abs(found.genes.sum(1, dtype=np.float64) - found.difference).sum()
+        self._error += np.abs(
+            found.genes.sum(1, dtype=np.float64) - found.difference
+        ).sum()
         self._difference += np.abs(found.difference).sum()
         self._of_network += np.abs(found.network_difference).sum()
         self._of_linear += np.abs(found.difference - found.network_difference).sum()
@@ -466,9 +567,13 @@ class _Sums:
     def add_linear_means(self) -> None:
         """Read all cells: the linear part is a product of mean expression and weights."""
         groups, module = self._groups, self._source.module
-        pairs, inverse = np.unique(np.stack([groups.codes, groups.targets]), axis=1, return_inverse=True)
+        pairs, inverse = np.unique(
+            np.stack([groups.codes, groups.targets]), axis=1, return_inverse=True
+        )
         pair_of_cell = torch.from_numpy(np.ravel(inverse))
-        total = torch.zeros(pairs.shape[1], len(self._source.genes), dtype=torch.float64)
+        total = torch.zeros(
+            pairs.shape[1], len(self._source.genes), dtype=torch.float64
+        )
         squares = torch.zeros_like(total[0])
         linear, below = module.linear, module.clip(self._source.baseline)
         with only_warnings(query_logger):
@@ -478,10 +583,15 @@ class _Sums:
                     x = linear.expression(x, measured)
                 x = x.cpu().double()
                 # Many times faster than index_add_.
-                total += one_hot(pair_of_cell[start : start + len(x)], len(total)).T.to(x) @ x
+                total += (
+                    one_hot(pair_of_cell[start : start + len(x)], len(total)).T.to(x)
+                    @ x
+                )
                 squares += x.square().sum(0)
         if linear is not None:
-            below = linear.expression(below, measured if self._source._of_query else None)
+            below = linear.expression(
+                below, measured if self._source._of_query else None
+            )
             by_gene = _centered(linear.weights_of(measured)[0].T)
         n = torch.bincount(pair_of_cell)
         above = total - n[:, None] * below.cpu().double()
@@ -505,22 +615,34 @@ class _Sums:
         # Genes that a group expresses less tell it by what it lacks, which no set is named for.
         expressed = np.where((self._above > 0) & (added > 0), added, 0)
         effects = np.maximum(self._effect, 0)
-        statistics = [gene_set_statistics(*pair, source.members) for pair in zip(expressed, effects, strict=True)]
+        statistics = [
+            gene_set_statistics(*pair, source.members)
+            for pair in zip(expressed, effects, strict=True)
+        ]
         evidence = pd.concat(
             [
-                gene_sets_with_evidence(name, of_group, source.members, table, source.set_names, genes)
-                for name, of_group, table in zip(names, expressed, statistics, strict=True)
+                gene_sets_with_evidence(
+                    name, of_group, source.members, table, source.set_names, genes
+                )
+                for name, of_group, table in zip(
+                    names, expressed, statistics, strict=True
+                )
             ],
             ignore_index=True,
         )
         shown = np.isin(source.set_names, evidence["gene_set"])
         columns = file_columns(names, "groupby")
 
-        def as_table(values: NDArray[np.floating], rows: NDArray[np.object_]) -> pd.DataFrame:
+        def as_table(
+            values: NDArray[np.floating], rows: NDArray[np.object_]
+        ) -> pd.DataFrame:
             return pd.DataFrame(values.T, rows, columns, dtype=np.float32)
 
         def of_sets(column: str) -> pd.DataFrame:
-            return as_table(np.array([t[column].to_numpy()[shown] for t in statistics]), source.set_names[shown])
+            return as_table(
+                np.array([t[column].to_numpy()[shown] for t in statistics]),
+                source.set_names[shown],
+            )
 
         return {
             "genes": as_table(added, genes),
@@ -530,5 +652,7 @@ class _Sums:
             "z": of_sets("z"),
             "contribution": of_sets("contribution"),
             "completeness_error": float(self._error / max(self._difference, _TINY)),
-            "linear_share": float(self._of_linear / max(self._of_linear + self._of_network, _TINY)),
+            "linear_share": float(
+                self._of_linear / max(self._of_linear + self._of_network, _TINY)
+            ),
         }

@@ -34,7 +34,9 @@ _N_BINS, _N_DRAWS = 10, 5
 
 
 @validate_params(model=MODEL, n_cells=Integer(least=4), seed=Integer(least=0))
-def certify(model: TOSICA, *, n_cells: int = 2_000, seed: int = 0, **train_kwargs: Any) -> pd.Series:
+def certify(
+    model: TOSICA, *, n_cells: int = 2_000, seed: int = 0, **train_kwargs: Any
+) -> pd.Series:
     """Measure what a reviewer asks of a model and its explanations, and keep it with the model.
 
     The cells of the reference are explained, and two models are trained on two halves of them, which
@@ -105,8 +107,12 @@ def certify(model: TOSICA, *, n_cells: int = 2_000, seed: int = 0, **train_kwarg
     truth = np.array(model.labels, dtype=object)[codes[rows]]
     with ask_quietly():
         record = _explain(cells, model)
-        faithfulness(cells, model, layer=model.registry_["setup_args"].get("layer"), seed=seed)
-        of_halves = _compare_halves(model, cells, truth, np.random.default_rng(seed), train_kwargs)
+        faithfulness(
+            cells, model, layer=model.registry_["setup_args"].get("layer"), seed=seed
+        )
+        of_halves = _compare_halves(
+            model, cells, truth, np.random.default_rng(seed), train_kwargs
+        )
     areas = cells.uns["faithfulness"]["area"]
     accuracy = model.held_out_accuracy_
     found = {
@@ -119,7 +125,9 @@ def certify(model: TOSICA, *, n_cells: int = 2_000, seed: int = 0, **train_kwarg
         "n_cells": len(rows),
     }
     model.training_.certificate = {name: float(value) for name, value in found.items()}
-    logger.info("certify: %s", ", ".join(f"{name} {value:.3g}" for name, value in found.items()))
+    logger.info(
+        "certify: %s", ", ".join(f"{name} {value:.3g}" for name, value in found.items())
+    )
     assert model.certificate_ is not None
     return model.certificate_
 
@@ -132,7 +140,11 @@ def _explain(cells: AnnData, model: TOSICA) -> dict[str, Any]:
 
 
 def _compare_halves(
-    model: TOSICA, cells: AnnData, truth: np.ndarray, rng: np.random.Generator, train_kwargs: Any
+    model: TOSICA,
+    cells: AnnData,
+    truth: np.ndarray,
+    rng: np.random.Generator,
+    train_kwargs: Any,
 ) -> dict[str, float]:
     """Train models on two halves with as many cells of each label."""
     order = rng.permutation(len(truth))
@@ -145,13 +157,19 @@ def _compare_halves(
         of_half = type(model)(part, **model.init_params_["non_kwargs"])
         of_half.train(**{"enable_progress_bar": False} | train_kwargs)
         _explain(part, of_half)
-        predicted: Any = of_half.predict(others, soft=True, layer=model.registry_["setup_args"].get("layer"))
+        predicted: Any = of_half.predict(
+            others, soft=True, layer=model.registry_["setup_args"].get("layer")
+        )
         right.append(predicted.idxmax(axis=1).to_numpy() == truth[half != i])
         probability.append(predicted.max(axis=1).to_numpy())
         explained.append(part)
     is_right = np.concatenate(right)
     calibration = calibration_bins(is_right, np.concatenate(probability), _N_BINS)
-    genes = explained[0].uns[ATTRIBUTION]["genes"].corrwith(explained[1].uns[ATTRIBUTION]["genes"])
+    genes = (
+        explained[0]
+        .uns[ATTRIBUTION]["genes"]
+        .corrwith(explained[1].uns[ATTRIBUTION]["genes"])
+    )
     indices = _jaccard_of_gene_sets(*explained)
     return {
         "accuracy": is_right.mean(),
@@ -165,13 +183,17 @@ def _jaccard_of_gene_sets(first: AnnData, second: AnnData) -> list[float]:
     """Jaccard index of the gene sets with evidence, of each label in which either has any."""
     tables = [gene_sets_df(each, similar=True) for each in (first, second)]
     found = []
-    for label in tables[0]["group"].cat.categories.intersection(tables[1]["group"].cat.categories):
+    for label in tables[0]["group"].cat.categories.intersection(
+        tables[1]["group"].cat.categories
+    ):
         a, b = (set(table.loc[table["group"] == label, "gene_set"]) for table in tables)
         found += [len(a & b) / len(a | b)] if a | b else []
     return found
 
 
-def evidence_by_chance(record: Mapping[str, Any], model: TOSICA, n_draws: int, seed: int) -> float:
+def evidence_by_chance(
+    record: Mapping[str, Any], model: TOSICA, n_draws: int, seed: int
+) -> float:
     """Share of the groups with evidence for any gene set when the genes of the sets are permuted.
 
     Parameters
@@ -183,7 +205,10 @@ def evidence_by_chance(record: Mapping[str, Any], model: TOSICA, n_draws: int, s
     n_draws, seed
         Number of permutations, and their seed.
     """
-    rng, members = np.random.default_rng(seed), model.modalities[0].gene_sets()[1].tocsr()
+    rng, members = (
+        np.random.default_rng(seed),
+        model.modalities[0].gene_sets()[1].tocsr(),
+    )
     found = []
     for _ in range(n_draws):
         permuted = sp.csc_matrix(members[rng.permutation(members.shape[0])])

@@ -36,7 +36,10 @@ class Doubt(NamedTuple):
 _COLUMNS = ["check", "severity", "value", "threshold", "finding", "reason", "advice"]
 
 
-@validate_params(markers=InstanceOf("a dict of label to genes", Mapping, optional=True), seed=Integer(least=0))
+@validate_params(
+    markers=InstanceOf("a dict of label to genes", Mapping, optional=True),
+    seed=Integer(least=0),
+)
 def check(
     adata: AnnData | MuData,
     *,
@@ -97,10 +100,14 @@ def check(
     >>> import scanpy as sc
     >>> import tosica
     >>> adata = sc.datasets.pbmc68k_reduced()
-    >>> adata.uns["tosica"] = {"gene_sets": np.array(["B cell activation", "phagocytosis"])}
+    >>> adata.uns["tosica"] = {
+    ...     "gene_sets": np.array(["B cell activation", "phagocytosis"])
+    ... }
     >>> adata.obsm["X_tosica"] = np.ones((adata.n_obs, 2), np.float32)
     >>> adata.obs["tosica_prediction"] = adata.obs["bulk_labels"]
-    >>> adata.obs["tosica_probability"] = np.where(adata.obs["bulk_labels"] == "CD34+", 0.4, 0.9)
+    >>> adata.obs["tosica_probability"] = np.where(
+    ...     adata.obs["bulk_labels"] == "CD34+", 0.4, 0.9
+    ... )
     >>> tosica.tl.check(adata)[["check", "value", "threshold"]]
                   check  value  threshold
     0  improbable label    0.4        0.7
@@ -108,10 +115,14 @@ def check(
     """
     source = ExpressionSource(adata, layer, use_raw)
     cells = Cells(adata, key, labels_key=labels_key, sample_key=sample_key)
-    return as_table(collect_evidence(source, cells, markers, seed), read_contributions(adata, cells))
+    return as_table(
+        collect_evidence(source, cells, markers, seed), read_contributions(adata, cells)
+    )
 
 
-def as_table(evidence: Evidence, contributions: Mapping[str, Any] | None) -> pd.DataFrame:
+def as_table(
+    evidence: Evidence, contributions: Mapping[str, Any] | None
+) -> pd.DataFrame:
     """Apply all rules to what is known of an annotation.
 
     Parameters
@@ -222,7 +233,10 @@ def _unlike_the_reference(evidence: Evidence) -> Iterator[Doubt]:
         )
         return
     of_label = cells.by_type(is_novel).agg(["mean", "size"])
-    many = of_label[(of_label["mean"] > LIMITS.novel_cells_of_label) & (of_label["size"] >= LIMITS.enough_cells)]
+    many = of_label[
+        (of_label["mean"] > LIMITS.novel_cells_of_label)
+        & (of_label["size"] >= LIMITS.enough_cells)
+    ]
     if len(many):
         yield Doubt(
             "unlike the reference",
@@ -237,10 +251,17 @@ def _unlike_the_reference(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def _confused_labels(evidence: Evidence) -> Iterator[Doubt]:
-    close = [(label, *other) for label, other in evidence.cells.second.items() if other[1] >= LIMITS.second_probability]
+    close = [
+        (label, *other)
+        for label, other in evidence.cells.second.items()
+        if other[1] >= LIMITS.second_probability
+    ]
     close.sort(key=lambda each: -each[2])
     if close:
-        pairs = [f"{label!r} with {other!r} ({decimal(mean)})" for label, other, mean in close]
+        pairs = [
+            f"{label!r} with {other!r} ({decimal(mean)})"
+            for label, other, mean in close
+        ]
         yield Doubt(
             "easily confused",
             close[0][2],
@@ -288,7 +309,9 @@ def _samples_that_differ(evidence: Evidence) -> Iterator[Doubt]:
     counts = pd.crosstab(cells.predicted, cells.samples)
     # A sample with most of the cells has most of many labels, too.
     small = counts.loc[:, counts.sum() < cells.n_obs / 2]
-    of_label = small.div(counts.sum(axis=1), axis=0)[counts.sum(axis=1) >= LIMITS.enough_cells]
+    of_label = small.div(counts.sum(axis=1), axis=0)[
+        counts.sum(axis=1) >= LIMITS.enough_cells
+    ]
     single: Any = of_label.drop(UNKNOWN, errors="ignore").unstack()
     single = single[single > LIMITS.one_sample]
     if len(single):
@@ -321,10 +344,16 @@ def _overconfidence(evidence: Evidence) -> Iterator[Doubt]:
 
 def _known_markers(evidence: Evidence) -> Iterator[Doubt]:
     known = evidence.known[evidence.known["highest_in"] != ""]
-    agree = (known["highest_in"] == known["label"]).groupby(known["label"], sort=False).agg(["sum", "count", "mean"])
+    agree = (
+        (known["highest_in"] == known["label"])
+        .groupby(known["label"], sort=False)
+        .agg(["sum", "count", "mean"])
+    )
     wrong = agree[agree["mean"] < LIMITS.markers]
     if len(wrong):
-        named = [f"{label} ({n} of {of})" for label, n, of, _ in wrong.itertuples(name=None)]
+        named = [
+            f"{label} ({n} of {of})" for label, n, of, _ in wrong.itertuples(name=None)
+        ]
         yield Doubt(
             "markers",
             float(wrong["mean"].min()),

@@ -13,7 +13,13 @@ from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 from tosica._checks import CellData, list_names, validate_params
 from tosica._obs import HETEROGENEOUS, UNKNOWN, read_groups, read_labels, read_numbers
 from tosica._settings import format_thousands, logger
-from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, is_kind_of, match_label, read_ontology
+from tosica.onto._ontology import (
+    NO_TERM,
+    TERM_SUFFIX,
+    is_kind_of,
+    match_label,
+    read_ontology,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -136,7 +142,9 @@ def evaluate(
     >>> import scanpy as sc
     >>> import tosica
     >>> adata = sc.datasets.pbmc68k_reduced()
-    >>> adata = adata[adata.obs["bulk_labels"].isin(["CD19+ B", "CD34+", "CD56+ NK"])].copy()
+    >>> adata = adata[
+    ...     adata.obs["bulk_labels"].isin(["CD19+ B", "CD34+", "CD56+ NK"])
+    ... ].copy()
     >>> mistaken = adata.obs["bulk_labels"].astype(str).replace({"CD34+": "CD19+ B"})
     >>> adata.obs["tosica_prediction"] = mistaken
     >>> adata.obs["tosica_probability"] = 0.9
@@ -157,21 +165,37 @@ def evaluate(
     known = read_groups(adata, labels_key, name="labels_key", allow_missing=True)
     labeled = known.codes >= 0
     if not labeled.any():
-        raise ValueError(f"No cell has a known label: adata.obs[{labels_key!r}] is missing (NaN) in all.")
+        raise ValueError(
+            f"No cell has a known label: adata.obs[{labels_key!r}] is missing (NaN) in all."
+        )
     # All cells are read, so that the message on missing predictions counts all of them.
     predicted = read_groups(adata, column, name="prediction_key")
-    probability = read_numbers(adata, f"{key}_probability")[labeled] if column == own else None
-    known, predicted = (each[labeled].remove_unused_categories() for each in (known, predicted))
+    probability = (
+        read_numbers(adata, f"{key}_probability")[labeled] if column == own else None
+    )
+    known, predicted = (
+        each[labeled].remove_unused_categories() for each in (known, predicted)
+    )
     truth, called = (np.asarray(each).astype(str) for each in (known, predicted))
-    labels, confident = {labels_key: truth, column: called}, column == f"{key}_confident"
+    labels, confident = (
+        {labels_key: truth, column: called},
+        column == f"{key}_confident",
+    )
     terms = _score_terms(adata, labels, labeled, confident) if ontology else None
     trained, words = set(read_labels(adata, key)), set(truth) - {UNKNOWN}
     # With terms, other words are no reason that none is correct.
     if words and not words & (trained | set(called)) and terms is None:
         raise _other_words(labels_key, column, truth, called)
     if not labeled.all():
-        n_out, n_cells = (format_thousands(int(n)) for n in ((~labeled).sum(), len(labeled)))
-        logger.info("evaluate: %s of %s cells have no label in .obs[%r] and are left out", n_out, n_cells, labels_key)
+        n_out, n_cells = (
+            format_thousands(int(n)) for n in ((~labeled).sum(), len(labeled))
+        )
+        logger.info(
+            "evaluate: %s of %s cells have no label in .obs[%r] and are left out",
+            n_out,
+            n_cells,
+            labels_key,
+        )
     if trained and words - trained:
         foreign = sorted(map(str, words - trained))
         n_wrong = format_thousands(int(np.isin(truth, foreign).sum()))
@@ -181,7 +205,9 @@ def evaluate(
     calibration = None
     if probability is not None:
         named = called != UNKNOWN
-        calibration = calibration_bins((truth == called)[named], probability[named], n_bins)
+        calibration = calibration_bins(
+            (truth == called)[named], probability[named], n_bins
+        )
     table = _count_pairs(known, predicted, labels_key, column)
     per_class = _score_classes(truth, called, probability, table.index)
     scores = {
@@ -193,19 +219,31 @@ def evaluate(
         "share_unknown": np.isin(called, _NO_LABEL).mean(),
     }
     if terms is not None:
-        per_class["ontology_recall"] = terms["is_right"].groupby(truth).mean().reindex(per_class.index)
-        scores |= {"ontology_accuracy": terms["is_right"].mean(), "share_without_term": (~terms["has_terms"]).mean()}
-    return Evaluation(pd.DataFrame(scores, index=pd.Index([column])), per_class, table, calibration)
+        per_class["ontology_recall"] = (
+            terms["is_right"].groupby(truth).mean().reindex(per_class.index)
+        )
+        scores |= {
+            "ontology_accuracy": terms["is_right"].mean(),
+            "share_without_term": (~terms["has_terms"]).mean(),
+        }
+    return Evaluation(
+        pd.DataFrame(scores, index=pd.Index([column])), per_class, table, calibration
+    )
 
 
 def _score_classes(
-    truth: np.ndarray, called: np.ndarray, probability: NDArray[np.float64] | None, labels: pd.Index
+    truth: np.ndarray,
+    called: np.ndarray,
+    probability: NDArray[np.float64] | None,
+    labels: pd.Index,
 ) -> pd.DataFrame:
     """Score each known label, and average the probability of the cells that are called so."""
     precision, recall, f1, n_cells = precision_recall_fscore_support(
         truth, called, labels=list(labels), average=None, zero_division=np.nan
     )
-    of_called = pd.Series(probability, index=range(len(truth)), dtype=float).groupby(called)
+    of_called = pd.Series(probability, index=range(len(truth)), dtype=float).groupby(
+        called
+    )
     table = {
         "n_cells": n_cells,
         "n_predicted": [int((called == label).sum()) for label in labels],
@@ -217,7 +255,9 @@ def _score_classes(
     return pd.DataFrame(table, index=labels)
 
 
-def _other_words(labels_key: str, column: str, truth: np.ndarray, called: np.ndarray) -> ValueError:
+def _other_words(
+    labels_key: str, column: str, truth: np.ndarray, called: np.ndarray
+) -> ValueError:
     return ValueError(
         f"adata.obs[{labels_key!r}] and adata.obs[{column!r}] have no label in common "
         f"({str(truth[0])!r}, {str(called[0])!r}): bring both to the same words."
@@ -226,7 +266,11 @@ def _other_words(labels_key: str, column: str, truth: np.ndarray, called: np.nda
 
 @validate_params(adata=CellData(mudata=True))
 def confusion(
-    adata: AnnData, labels_key: str, *, prediction_key: str = "tosica_prediction", normalize: bool = False
+    adata: AnnData,
+    labels_key: str,
+    *,
+    prediction_key: str = "tosica_prediction",
+    normalize: bool = False,
 ) -> pd.DataFrame:
     """Count how many cells of each known label got each prediction.
 
@@ -273,7 +317,9 @@ def confusion(
     >>> import scanpy as sc
     >>> import tosica
     >>> adata = sc.datasets.pbmc68k_reduced()
-    >>> adata = adata[adata.obs["bulk_labels"].isin(["CD19+ B", "CD34+", "CD56+ NK"])].copy()
+    >>> adata = adata[
+    ...     adata.obs["bulk_labels"].isin(["CD19+ B", "CD34+", "CD56+ NK"])
+    ... ].copy()
     >>> mistaken = adata.obs["bulk_labels"].astype(str).replace({"CD34+": "CD19+ B"})
     >>> adata.obs["tosica_prediction"] = mistaken
     >>> tosica.tl.confusion(adata, "bulk_labels")
@@ -289,16 +335,25 @@ def confusion(
     return counts.div(counts.sum(axis=1), axis=0) if normalize else counts
 
 
-def _count_pairs(known: pd.Categorical, predicted: pd.Categorical, *names: str) -> pd.DataFrame:
+def _count_pairs(
+    known: pd.Categorical, predicted: pd.Categorical, *names: str
+) -> pd.DataFrame:
     """Count the cells of each known and predicted label; ``names`` are those of rows and columns."""
-    rows, predictions = _unknown_last(known.categories), _unknown_last(predicted.categories)
+    rows, predictions = (
+        _unknown_last(known.categories),
+        _unknown_last(predicted.categories),
+    )
     shared = set(rows) & set(predictions) - {UNKNOWN}
-    columns = _unknown_last(dict.fromkeys([*rows, *predictions])) if shared else predictions
+    columns = (
+        _unknown_last(dict.fromkeys([*rows, *predictions])) if shared else predictions
+    )
     counts = np.zeros((len(rows), len(columns)), dtype=np.int64)
     row_of = pd.Index(rows).get_indexer(known.categories)[known.codes]
     column_of = pd.Index(columns).get_indexer(predicted.categories)[predicted.codes]
     np.add.at(counts, (row_of, column_of), 1)
-    return pd.DataFrame(counts, pd.Index(rows, name=names[0]), pd.Index(columns, name=names[1]))
+    return pd.DataFrame(
+        counts, pd.Index(rows, name=names[0]), pd.Index(columns, name=names[1])
+    )
 
 
 def _unknown_last(labels: Iterable[str]) -> list[str]:
@@ -306,7 +361,9 @@ def _unknown_last(labels: Iterable[str]) -> list[str]:
 
 
 @validate_params(adata=CellData(mudata=True))
-def reliability(adata: AnnData, labels_key: str, *, key: str = "tosica", n_bins: int = 10) -> pd.DataFrame:
+def reliability(
+    adata: AnnData, labels_key: str, *, key: str = "tosica", n_bins: int = 10
+) -> pd.DataFrame:
     """Compare the accuracy of the labels with their probability, bin by bin.
 
     Parameters
@@ -368,10 +425,20 @@ def reliability(adata: AnnData, labels_key: str, *, key: str = "tosica", n_bins:
     return calibration_bins((known == predicted)[named], probability[named], n_bins)
 
 
-_COLUMNS = ["low", "high", "n_cells", "probability", "accuracy", "accuracy_low", "accuracy_high"]
+_COLUMNS = [
+    "low",
+    "high",
+    "n_cells",
+    "probability",
+    "accuracy",
+    "accuracy_low",
+    "accuracy_high",
+]
 
 
-def calibration_bins(right: NDArray[np.bool_], probability: NDArray[np.float64], n_bins: int) -> pd.DataFrame:
+def calibration_bins(
+    right: NDArray[np.bool_], probability: NDArray[np.float64], n_bins: int
+) -> pd.DataFrame:
     """Compute the accuracy in each bin of the probability.
 
     Parameters
@@ -395,7 +462,9 @@ def calibration_bins(right: NDArray[np.bool_], probability: NDArray[np.float64],
         n_cells, n_right = int(inside.sum()), int(right[inside].sum())
         interval = binomtest(n_right, n_cells).proportion_ci(method="wilson")
         means = probability[inside].mean(), n_right / n_cells
-        rows.append((edges[i], edges[i + 1], n_cells, *means, interval.low, interval.high))
+        rows.append(
+            (edges[i], edges[i + 1], n_cells, *means, interval.low, interval.high)
+        )
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
@@ -418,7 +487,10 @@ def expected_calibration_error(table: pd.DataFrame | None) -> float:
 
 
 def _score_terms(
-    adata: AnnData | MuData, labels: dict[str, np.ndarray], cells: NDArray[np.bool_], confident: bool
+    adata: AnnData | MuData,
+    labels: dict[str, np.ndarray],
+    cells: NDArray[np.bool_],
+    confident: bool,
 ) -> pd.DataFrame:
     """Score predictions by the terms of known and predicted labels.
 
@@ -452,7 +524,10 @@ def _score_terms(
             f"call tosica.onto.map_labels(adata, {without!r}, mapping={{label: identifier}}) first."
         )
     pairs = list(zip(term, truth, strict=True))
-    kinds = {(a, b): is_kind_of(a, b) or (confident and is_kind_of(b, a)) for a, b in set(pairs)}
+    kinds = {
+        (a, b): is_kind_of(a, b) or (confident and is_kind_of(b, a))
+        for a, b in set(pairs)
+    }
     is_right = (known == called) | np.array([kinds[pair] for pair in pairs])
     return pd.DataFrame({"is_right": is_right, "has_terms": has_terms})
 
@@ -461,7 +536,9 @@ def _terms(adata: AnnData | MuData, column: str) -> np.ndarray:
     """Term of each cell's label: from the column that has them, else by the label's name."""
     of_terms = f"{column}{TERM_SUFFIX}"
     has_column = of_terms in adata.obs
-    groups = read_groups(adata, of_terms if has_column else column, name="labels_key", allow_missing=True)
+    groups = read_groups(
+        adata, of_terms if has_column else column, name="labels_key", allow_missing=True
+    )
     if has_column:
         names = read_ontology().names
         terms = [term if term in names else NO_TERM for term in groups.categories]

@@ -13,7 +13,15 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from tosica._checks import CellData, Flag, Names, String, as_names, did_you_mean, list_names
+from tosica._checks import (
+    CellData,
+    Flag,
+    Names,
+    String,
+    as_names,
+    did_you_mean,
+    list_names,
+)
 from tosica._obs import UNKNOWN, read_attention, read_groups, read_labels, read_numbers
 from tosica._settings import only_warnings, query_logger
 from tosica.data import ExpressionSource, LogNormalization, detect_values
@@ -47,7 +55,9 @@ def refuse_mudata(model: TOSICA) -> None:
         )
 
 
-def check_annotated_by(adata: AnnData | MuData, model: TOSICA, key: str, *, mudata: bool = False) -> None:
+def check_annotated_by(
+    adata: AnnData | MuData, model: TOSICA, key: str, *, mudata: bool = False
+) -> None:
     """Refuse cells that another model annotated.
 
     Parameters
@@ -76,7 +86,11 @@ def check_annotated_by(adata: AnnData | MuData, model: TOSICA, key: str, *, muda
     read_attention(adata, key)
     written_by = str(adata.uns[key].get("model", ""))
     if written_by != model.fingerprint:
-        of = f"a model with the fingerprint {written_by!r}" if written_by else "an unknown model"
+        of = (
+            f"a model with the fingerprint {written_by!r}"
+            if written_by
+            else "an unknown model"
+        )
         raise ValueError(
             f"adata.uns[{key!r}] was written by {of}, and this model's is {model.fingerprint!r}: "
             f"pass the model that annotated adata, or run model.annotate(adata, "
@@ -119,7 +133,12 @@ class Cells:
     """
 
     def __init__(
-        self, adata: AnnData, key: str, *, labels_key: str | None = None, sample_key: str | None = None
+        self,
+        adata: AnnData,
+        key: str,
+        *,
+        labels_key: str | None = None,
+        sample_key: str | None = None,
     ) -> None:
         read_attention(adata, key)
         prediction = read_groups(adata, f"{key}_prediction")
@@ -132,22 +151,41 @@ class Cells:
         self.key, self.sample_key, self.labels_key = key, sample_key, labels_key
         self.labels: list[str] = list(prediction.categories)
         self.codes = np.asarray(prediction.codes, dtype=np.int64)
-        self.n_obs, self.n_cells = len(self.codes), np.bincount(self.codes, minlength=len(self.labels))
+        self.n_obs, self.n_cells = (
+            len(self.codes),
+            np.bincount(self.codes, minlength=len(self.labels)),
+        )
         self.predicted = np.array(self.labels, dtype=object)[self.codes]
-        self.types = [code for code, label in enumerate(self.labels) if label != UNKNOWN]
-        self.all_labels = read_labels(adata, key) or [label for label in self.labels if label != UNKNOWN]
+        self.types = [
+            code for code, label in enumerate(self.labels) if label != UNKNOWN
+        ]
+        self.all_labels = read_labels(adata, key) or [
+            label for label in self.labels if label != UNKNOWN
+        ]
         self.record: Mapping[str, Any] = adata.uns[key]
-        seconds = (self.record.get(f"second_{what}", ()) for what in ("label", "probability"))
+        seconds = (
+            self.record.get(f"second_{what}", ()) for what in ("label", "probability")
+        )
         named = zip(self.all_labels, *seconds, strict=False)
-        self.second = {label: (str(second), float(mean)) for label, second, mean in named if second}
+        self.second = {
+            label: (str(second), float(mean)) for label, second, mean in named if second
+        }
         scores = [f"{key}_novelty", f"{key}_novelty_pvalue"]
         has_novelty = all(name in adata.obs for name in scores)
-        self.novelty, self.novelty_pvalue = [read_numbers(adata, name) if has_novelty else None for name in scores]
+        self.novelty, self.novelty_pvalue = [
+            read_numbers(adata, name) if has_novelty else None for name in scores
+        ]
         self.is_corrected = f"{key}_novelty_cluster" in adata.obs
-        self.samples = None if sample_key is None else read_groups(adata, sample_key, name="sample_key")
+        self.samples = (
+            None
+            if sample_key is None
+            else read_groups(adata, sample_key, name="sample_key")
+        )
         self.known = None
         if labels_key is not None:
-            self.known = read_groups(adata, labels_key, name="labels_key", allow_missing=True)
+            self.known = read_groups(
+                adata, labels_key, name="labels_key", allow_missing=True
+            )
 
     def by_type(self, values: NDArray[Any]) -> Any:
         """Group values of the cells, ``(n_obs,)``, by cell type."""
@@ -162,7 +200,9 @@ class Cells:
         comparable = np.isin(known, self.all_labels)
         if not comparable.any():
             return None
-        return float((self.predicted == known)[comparable].mean()), int(comparable.sum())
+        return float((self.predicted == known)[comparable].mean()), int(
+            comparable.sum()
+        )
 
 
 @dataclass(frozen=True)
@@ -182,7 +222,9 @@ class Evidence:
     known: pd.DataFrame
 
 
-def collect_evidence(source: ExpressionSource, cells: Cells, markers: Mapping[str, Any] | None, seed: int) -> Evidence:
+def collect_evidence(
+    source: ExpressionSource, cells: Cells, markers: Mapping[str, Any] | None, seed: int
+) -> Evidence:
     """Ask the expression about an annotation.
 
     Parameters
@@ -199,20 +241,36 @@ def collect_evidence(source: ExpressionSource, cells: Cells, markers: Mapping[st
     KeyError, TypeError, ValueError
         As :func:`tosica.tl.check`.
     """
-    wanted = [(label, gene) for label, genes in (markers or {}).items() for gene in _names_of(label, genes, cells)]
+    wanted = [
+        (label, gene)
+        for label, genes in (markers or {}).items()
+        for gene in _names_of(label, genes, cells)
+    ]
     rng = np.random.default_rng(seed)
-    tested = draw_cells(cells.codes, _N_TESTED * len(cells.labels), rng, least=_N_TESTED)
+    tested = draw_cells(
+        cells.codes, _N_TESTED * len(cells.labels), rng, least=_N_TESTED
+    )
     tested = tested[cells.predicted[tested] != UNKNOWN]
     expression, why_not = _log_expression(source, tested)
-    known = _known_markers(expression, cells.predicted[tested], pd.DataFrame(wanted, columns=["label", "gene"]))
+    known = _known_markers(
+        expression,
+        cells.predicted[tested],
+        pd.DataFrame(wanted, columns=["label", "gene"]),
+    )
     return Evidence(cells, tested, expression, why_not, known)
 
 
 def read_contributions(adata: AnnData, cells: Cells) -> Mapping[str, Any] | None:
     """Read what :func:`tosica.tl.attribute` wrote for these labels; ``None`` if it did not."""
     record = adata.uns.get(f"{cells.key}_attribution")
-    wanted = {"model": cells.record.get("model"), "groupby": f"{cells.key}_prediction", "target": "own label"}
-    is_own = isinstance(record, Mapping) and all(str(record.get(name)) == str(wanted[name]) for name in wanted)
+    wanted = {
+        "model": cells.record.get("model"),
+        "groupby": f"{cells.key}_prediction",
+        "target": "own label",
+    }
+    is_own = isinstance(record, Mapping) and all(
+        str(record.get(name)) == str(wanted[name]) for name in wanted
+    )
     return record if is_own else None
 
 
@@ -224,7 +282,9 @@ def ask_quietly() -> Iterator[None]:
         yield
 
 
-def draw_cells(codes: NDArray[np.integer], most: int, rng: np.random.Generator, *, least: int) -> NDArray[np.int64]:
+def draw_cells(
+    codes: NDArray[np.integer], most: int, rng: np.random.Generator, *, least: int
+) -> NDArray[np.int64]:
     """Draw cells at random so that rare labels keep theirs.
 
     Parameters
@@ -258,12 +318,17 @@ def _names_of(label: str, genes: Any, cells: Cells) -> list[str]:
     return list(dict.fromkeys(as_names(genes)))
 
 
-def _log_expression(source: ExpressionSource, rows: NDArray[np.int64]) -> tuple[AnnData | None, str]:
+def _log_expression(
+    source: ExpressionSource, rows: NDArray[np.int64]
+) -> tuple[AnnData | None, str]:
     """Log-normalized expression of some cells, or why there is none."""
     if not len(rows):
         return None, "no cell has a label"
     if not isinstance(source.data, ad.AnnData):
-        return None, "the cells have several modalities; pass one of them for its markers"
+        return (
+            None,
+            "the cells have several modalities; pass one of them for its markers",
+        )
     try:
         matrix = source.matrix()
         block = matrix.take(rows)
@@ -271,9 +336,15 @@ def _log_expression(source: ExpressionSource, rows: NDArray[np.int64]) -> tuple[
     except (ValueError, TypeError) as error:
         if source.layer is not None or source.use_raw:
             raise
-        return None, f"{str(error).rstrip('.')}; name unscaled expression with layer= or use_raw=True"
+        return (
+            None,
+            f"{str(error).rstrip('.')}; name unscaled expression with layer= or use_raw=True",
+        )
     if values is None:
-        return None, f"{matrix.where} is zero in all cells; name unscaled expression with layer= or use_raw=True"
+        return (
+            None,
+            f"{matrix.where} is zero in all cells; name unscaled expression with layer= or use_raw=True",
+        )
     block = sp.csr_matrix(block, dtype=np.float32)
     if values == "counts":
         block = LogNormalization().normalize_block(block)
@@ -281,13 +352,22 @@ def _log_expression(source: ExpressionSource, rows: NDArray[np.int64]) -> tuple[
     return ad.AnnData(sp.csr_matrix(block), var=pd.DataFrame(index=names)), ""
 
 
-def _known_markers(expression: AnnData | None, predicted: NDArray[np.object_], wanted: pd.DataFrame) -> pd.DataFrame:
+def _known_markers(
+    expression: AnnData | None, predicted: NDArray[np.object_], wanted: pd.DataFrame
+) -> pd.DataFrame:
     """Find in which label each known marker is expressed most."""
     if expression is None or wanted.empty:
         return wanted[:0].assign(highest_in="", share=np.nan)
     genes = expression.var_names.intersection(wanted["gene"])
     measured = expression[:, genes].to_df()
-    means, shares = measured.groupby(predicted).mean(), (measured > 0).groupby(predicted).mean()
+    means, shares = (
+        measured.groupby(predicted).mean(),
+        (measured > 0).groupby(predicted).mean(),
+    )
     highest = means.idxmax().where(means.max() > 0, "none")
-    share = shares.unstack().reindex(pd.MultiIndex.from_frame(wanted[["gene", "label"]]))
-    return wanted.assign(highest_in=wanted["gene"].map(highest).fillna(""), share=share.to_numpy())
+    share = shares.unstack().reindex(
+        pd.MultiIndex.from_frame(wanted[["gene", "label"]])
+    )
+    return wanted.assign(
+        highest_in=wanted["gene"].map(highest).fillna(""), share=share.to_numpy()
+    )

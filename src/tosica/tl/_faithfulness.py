@@ -127,24 +127,39 @@ def faithfulness(
     rng = np.random.default_rng(seed)
     groups = read_groups(adata, str(record["groupby"]))
     names = [str(name) for name in record["groups"]]
-    explained = np.flatnonzero(np.isin(np.asarray(groups.categories)[groups.codes], names))
+    explained = np.flatnonzero(
+        np.isin(np.asarray(groups.categories)[groups.codes], names)
+    )
     chosen = np.sort(rng.permutation(explained)[:n_cells])
-    code_of = np.array([names.index(name) if name in names else -1 for name in groups.categories])
+    code_of = np.array(
+        [names.index(name) if name in names else -1 for name in groups.categories]
+    )
     ranks = _ranks(record, model, rng)
     changed = _change_genes(
-        model, adata[chosen], ranks, code_of[groups.codes[chosen]], share, record, {"layer": layer, "use_raw": use_raw}
+        model,
+        adata[chosen],
+        ranks,
+        code_of[groups.codes[chosen]],
+        share,
+        record,
+        {"layer": layer, "use_raw": use_raw},
     )
     target, tables = adata.copy() if copy else adata, _tables(changed, share)
     target.uns[key_added] = tables
     logger.info(
         "faithfulness: area under the probability %s; added .uns['%s']",
-        ", ".join(f"{row.area:.3f} ({row.change}, {row.order})" for row in tables["area"].itertuples()),
+        ", ".join(
+            f"{row.area:.3f} ({row.change}, {row.order})"
+            for row in tables["area"].itertuples()
+        ),
         key_added,
     )
     return target if copy else None
 
 
-def _ranks(record: Mapping[str, Any], model: TOSICA, rng: np.random.Generator) -> dict[str, NDArray[np.intp]]:
+def _ranks(
+    record: Mapping[str, Any], model: TOSICA, rng: np.random.Generator
+) -> dict[str, NDArray[np.intp]]:
     """Rank of each gene in each group, ``(n_groups, n_genes)``, by each order."""
     added = record["genes"].to_numpy(np.float64).T
     set_names, members = model.modalities[0].gene_sets()
@@ -152,10 +167,20 @@ def _ranks(record: Mapping[str, Any], model: TOSICA, rng: np.random.Generator) -
     # A gene of no set is a set of its own here, as it appears by itself in the reading.
     alone = np.flatnonzero(np.diff(members.tocsr().indptr) == 0)
     units = [*np.split(members.indices, members.indptr[1:])[:-1], *alone[:, None]]
-    means = np.vstack([(members.T @ added.T) / np.diff(members.indptr).clip(1)[:, None], added.T[alone]])
+    means = np.vstack(
+        [
+            (members.T @ added.T) / np.diff(members.indptr).clip(1)[:, None],
+            added.T[alone],
+        ]
+    )
     by_set = np.empty_like(added)
     for i, name in enumerate(record["groups"]):
-        found = [set_names.index(s) for s in evidence.loc[evidence["group"].astype(str) == str(name), "gene_set"]]
+        found = [
+            set_names.index(s)
+            for s in evidence.loc[
+                evidence["group"].astype(str) == str(name), "gene_set"
+            ]
+        ]
         rest = np.argsort(-means[:, i], kind="stable")
         order = [*found, *rest[~np.isin(rest, found)]]
         first = np.empty(added.shape[1])
@@ -163,7 +188,9 @@ def _ranks(record: Mapping[str, Any], model: TOSICA, rng: np.random.Generator) -
             first[units[j]] = position
         # Within a set as at random: what is tested is the order of the sets.
         by_set[i] = np.lexsort((rng.random(len(first)), first)).argsort()
-    at_random = rng.permuted(np.tile(np.arange(added.shape[1]), (len(added), 1)), axis=1)
+    at_random = rng.permuted(
+        np.tile(np.arange(added.shape[1]), (len(added), 1)), axis=1
+    )
     by_gene = (-added).argsort(axis=1, kind="stable").argsort(axis=1)
     return dict(zip(_ORDERS, (by_gene, by_set.astype(np.intp), at_random), strict=True))
 
@@ -188,14 +215,20 @@ def _change_genes(
     start = module.baseline[None]
     if record["baseline"] == "mean":
         with only_warnings(query_logger):
-            start = torch.cat([batch.x for batch in model.iter_batches(adata, **source)]).mean(0, keepdim=True)
+            start = torch.cat(
+                [batch.x for batch in model.iter_batches(adata, **source)]
+            ).mean(0, keepdim=True)
     n_changed = torch.from_numpy(np.round(shares * ranks["genes"].shape[1]))
-    results = {(c, o): np.empty((2, adata.n_obs, len(shares))) for c in _CHANGES for o in ranks}
+    results = {
+        (c, o): np.empty((2, adata.n_obs, len(shares))) for c in _CHANGES for o in ranks
+    }
 
     def change(minibatch: Minibatch) -> int:
         first, x, measured, _ = minibatch
         rows = slice(first, first + len(x))
-        label = module.annotate(x, attention=False, measured=measured).logits.argmax(1, keepdim=True)
+        label = module.annotate(x, attention=False, measured=measured).logits.argmax(
+            1, keepdim=True
+        )
         for order, rank in ranks.items():
             of_cell = torch.from_numpy(rank[groups[rows]]).to(x.device)
             for i, n in enumerate(n_changed):
@@ -203,28 +236,58 @@ def _change_genes(
                 for name in _CHANGES:
                     before, after = (x, start) if name == "deletion" else (start, x)
                     mixed = torch.where(is_changed, after, before)
-                    logits = module.annotate(mixed, attention=False, measured=measured).logits
-                    results[name, order][0, rows, i] = module.probabilities(logits).gather(1, label)[:, 0].cpu()
-                    results[name, order][1, rows, i] = (logits.argmax(1, keepdim=True) == label)[:, 0].cpu()
+                    logits = module.annotate(
+                        mixed, attention=False, measured=measured
+                    ).logits
+                    results[name, order][0, rows, i] = (
+                        module.probabilities(logits).gather(1, label)[:, 0].cpu()
+                    )
+                    results[name, order][1, rows, i] = (
+                        logits.argmax(1, keepdim=True) == label
+                    )[:, 0].cpu()
         return len(x)
 
-    with only_warnings(query_logger), thread_pool(module.device), progress(adata.n_obs, "faithfulness") as step:
+    with (
+        only_warnings(query_logger),
+        thread_pool(module.device),
+        progress(adata.n_obs, "faithfulness") as step,
+    ):
         for n_cells in thread_map(change, model.iter_batches(adata, **source)):
             step.n += n_cells
     return results
 
 
-def _tables(results: dict[tuple[str, str], NDArray[np.float64]], share: NDArray[np.float64]) -> dict[str, pd.DataFrame]:
+def _tables(
+    results: dict[tuple[str, str], NDArray[np.float64]], share: NDArray[np.float64]
+) -> dict[str, pd.DataFrame]:
     """Make tables of the curves, the mean over the cells, and of the area under that of the probability."""
-    areas = {name: trapezoid(values[0], share, axis=1) for name, values in results.items()}
+    areas = {
+        name: trapezoid(values[0], share, axis=1) for name, values in results.items()
+    }
     curves, rows = [], []
     for (change, order), values in results.items():
         named, (probability, kept) = {"change": change, "order": order}, values.mean(1)
-        curves.append(pd.DataFrame({**named, "share": share, "probability": probability, "kept": kept}))
+        curves.append(
+            pd.DataFrame(
+                {**named, "share": share, "probability": probability, "kept": kept}
+            )
+        )
         area, by_chance = areas[change, order], areas[change, "random"]
         is_better = area > by_chance if change == "insertion" else area < by_chance
         error = area.std(ddof=1) / np.sqrt(len(area)) if len(area) > 1 else np.nan
-        rows.append({**named, "area": area.mean(), "area_se": error, "better_than_random": is_better.mean()})
-    tables = {"curves": pd.concat(curves, ignore_index=True), "area": pd.DataFrame(rows)}
+        rows.append(
+            {
+                **named,
+                "area": area.mean(),
+                "area_se": error,
+                "better_than_random": is_better.mean(),
+            }
+        )
+    tables = {
+        "curves": pd.concat(curves, ignore_index=True),
+        "area": pd.DataFrame(rows),
+    }
     # Row names in a file are strings.
-    return {name: table.set_index(table.index.astype(str)) for name, table in tables.items()}
+    return {
+        name: table.set_index(table.index.astype(str)) for name, table in tables.items()
+    }

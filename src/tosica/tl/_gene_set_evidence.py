@@ -21,11 +21,23 @@ N_LEADING, N_TELLING = 8, 20
 # Permutations of the genes: a Gumbel distribution needs no more.
 N_PERMUTATIONS = 100
 _TINY = np.finfo(np.float32).eps
-COLUMNS = ["group", "gene_set", "n_genes", "contribution", "z", "pval_adj", "genes", "similar_to"]
+COLUMNS = [
+    "group",
+    "gene_set",
+    "n_genes",
+    "contribution",
+    "z",
+    "pval_adj",
+    "genes",
+    "similar_to",
+]
 
 
 def gene_set_statistics(
-    contributions: NDArray[np.floating], effects: NDArray[np.floating], members: sp.csc_matrix, seed: int = 0
+    contributions: NDArray[np.floating],
+    effects: NDArray[np.floating],
+    members: sp.csc_matrix,
+    seed: int = 0,
 ) -> pd.DataFrame:
     r"""Compare the genes of each set with all genes, without the strongest gene of the set.
 
@@ -66,7 +78,9 @@ def gene_set_statistics(
     adds = np.asarray(contributions, dtype=np.float64)
     median = np.median(adds[adds > 0]) if adds.any() else 1.0
     weight = np.asarray(effects, dtype=np.float64) * np.log1p(adds / median)
-    table = pd.DataFrame({"n_genes": np.diff(members.indptr), "contribution": members.T @ contributions})
+    table = pd.DataFrame(
+        {"n_genes": np.diff(members.indptr), "contribution": members.T @ contributions}
+    )
     if not weight.any() or not len(table):
         return table.assign(z=0.0, pval_adj=1.0, similar_to=-1)
     n, left = len(weight), table["n_genes"].to_numpy() - 1
@@ -79,14 +93,22 @@ def gene_set_statistics(
 
     def standardize(values: NDArray[np.float64]) -> NDArray[np.float64]:
         of_pairs = np.append(values[members.indices], 0.0)
-        total, largest = (how.reduceat(of_pairs, members.indptr[:-1]) for how in (np.add, np.maximum))
+        total, largest = (
+            how.reduceat(of_pairs, members.indptr[:-1]) for how in (np.add, np.maximum)
+        )
         return (total - largest - left * weight.mean()) / deviation
 
     def normalize(z: NDArray[np.float64]) -> NDArray[np.float64]:
-        return 6 / skewness * (np.cbrt(np.maximum(skewness * z / 2 + 1, 0)) - 1) + skewness / 6
+        return (
+            6 / skewness * (np.cbrt(np.maximum(skewness * z / 2 + 1, 0)) - 1)
+            + skewness / 6
+        )
 
     rng = np.random.default_rng(seed)
-    largest = [normalize(standardize(rng.permutation(weight))).max() for _ in range(N_PERMUTATIONS)]
+    largest = [
+        normalize(standardize(rng.permutation(weight))).max()
+        for _ in range(N_PERMUTATIONS)
+    ]
     with np.errstate(all="ignore"):
         # Not a number where the largest values are all one, because few genes add anything.
         null = gumbel_r(*gumbel_r.fit(largest))
@@ -127,19 +149,31 @@ def gene_sets_with_evidence(
     Table with the columns ``COLUMNS``: the sets with an adjusted p-value up to 5 %, the highest
     z first. ``genes`` are the genes that add most, ``similar_to`` is the name of that set, or empty.
     """
-    found = np.flatnonzero((statistics["pval_adj"] <= LIMITS.pvalue) & (statistics["contribution"] > 0))
+    found = np.flatnonzero(
+        (statistics["pval_adj"] <= LIMITS.pvalue) & (statistics["contribution"] > 0)
+    )
     found = found[np.argsort(-statistics["z"].to_numpy()[found], kind="stable")]
     table = statistics.iloc[found].reset_index(drop=True)
     of_set = [members.indices[members.indptr[i] : members.indptr[i + 1]] for i in found]
-    leading = [genes[np.argsort(-contributions[genes], kind="stable")[:N_LEADING]] for genes in of_set]
+    leading = [
+        genes[np.argsort(-contributions[genes], kind="stable")[:N_LEADING]]
+        for genes in of_set
+    ]
     table["group"], table["gene_set"] = group, set_names[found]
-    table["genes"] = [", ".join(gene_names[genes[contributions[genes] > 0]]) for genes in leading]
-    table["similar_to"] = np.where(table["similar_to"] < 0, "", set_names[table["similar_to"]])
+    table["genes"] = [
+        ", ".join(gene_names[genes[contributions[genes] > 0]]) for genes in leading
+    ]
+    table["similar_to"] = np.where(
+        table["similar_to"] < 0, "", set_names[table["similar_to"]]
+    )
     return table[COLUMNS]
 
 
 def _similar(
-    table: pd.DataFrame, weight: NDArray[np.float64], members: sp.csc_matrix, p_value: Callable[[NDArray], NDArray]
+    table: pd.DataFrame,
+    weight: NDArray[np.float64],
+    members: sp.csc_matrix,
+    p_value: Callable[[NDArray], NDArray],
 ) -> NDArray[np.intp]:
     """Find the sets that have no evidence without those with a higher z, and the one they share most with."""
     similar, shown = np.full(len(table), -1), np.empty(0, dtype=np.intp)
@@ -150,5 +184,9 @@ def _similar(
             others[members[:, i].indices] = 0
             shown = np.append(shown, i)
         else:
-            similar[i] = shown[np.argmax(members[:, shown].T @ (members[:, i].toarray()[:, 0] * weight))]
+            similar[i] = shown[
+                np.argmax(
+                    members[:, shown].T @ (members[:, i].toarray()[:, 0] * weight)
+                )
+            ]
     return similar

@@ -13,7 +13,14 @@ from anndata import AnnData
 from mudata import MuData
 
 from tosica._checks import FileKey, Fraction, InstanceOf, shown, validate_params
-from tosica._obs import HETEROGENEOUS, UNKNOWN, as_groups, read_groups, read_labels, read_numbers
+from tosica._obs import (
+    HETEROGENEOUS,
+    UNKNOWN,
+    as_groups,
+    read_groups,
+    read_labels,
+    read_numbers,
+)
 from tosica._parallel import keep_torch_threads
 from tosica._settings import format_thousands, logger, progress
 
@@ -22,9 +29,19 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Clusters: TypeAlias = str | Sequence[str] | Sequence[int] | NDArray | pd.Series | pd.Categorical | pd.Index
+    Clusters: TypeAlias = (
+        str
+        | Sequence[str]
+        | Sequence[int]
+        | NDArray
+        | pd.Series
+        | pd.Categorical
+        | pd.Index
+    )
 
-CLUSTERS = InstanceOf("a column of adata.obs or one value a cell", str, Iterable, optional=True)
+CLUSTERS = InstanceOf(
+    "a column of adata.obs or one value a cell", str, Iterable, optional=True
+)
 
 # A cluster seems mixed if so many standard deviations more cells have another label than expected.
 # In benchmarks' data, 20 of 22 such clusters lost right labels by the vote, and 1 gained some.
@@ -39,7 +56,9 @@ _LARGEST_RESOLUTION = 30
 _LEIDEN = {"flavor": "igraph", "n_iterations": 2, "directed": False, "random_state": 0}
 
 
-@validate_params(over_clustering=CLUSTERS, min_prop=Fraction(), key_added=FileKey(optional=True))
+@validate_params(
+    over_clustering=CLUSTERS, min_prop=Fraction(), key_added=FileKey(optional=True)
+)
 def majority_vote(
     adata: AnnData | MuData,
     over_clustering: Clusters | None = None,
@@ -143,22 +162,40 @@ def majority_vote(
     """
     predicted = read_groups(adata, f"{key}_prediction")
     result_key = key_added or f"{key}_majority_vote"
-    read = [f"{key}_{name}" for name in ("prediction", "probability", "over_clustering")]
-    if result_key in read or (isinstance(over_clustering, str) and result_key == over_clustering):
-        raise ValueError(f"key_added={result_key!r} would overwrite what the vote is based on: rename it.")
-    clusters = over_cluster(adata) if over_clustering is None else read_clusters(adata, over_clustering)
+    read = [
+        f"{key}_{name}" for name in ("prediction", "probability", "over_clustering")
+    ]
+    if result_key in read or (
+        isinstance(over_clustering, str) and result_key == over_clustering
+    ):
+        raise ValueError(
+            f"key_added={result_key!r} would overwrite what the vote is based on: rename it."
+        )
+    clusters = (
+        over_cluster(adata)
+        if over_clustering is None
+        else read_clusters(adata, over_clustering)
+    )
 
     # Labels in the model's order, then other predictions.
     known = dict.fromkeys([*read_labels(adata, key), *predicted.categories])
     if HETEROGENEOUS in known:
-        raise ValueError(f"A label is called {HETEROGENEOUS!r}, as mixed clusters are: rename the label.")
+        raise ValueError(
+            f"A label is called {HETEROGENEOUS!r}, as mixed clusters are: rename the label."
+        )
     labels = [*(label for label in known if label != UNKNOWN), UNKNOWN, HETEROGENEOUS]
     label_of_cell = pd.Index(labels).get_indexer(predicted.categories)[predicted.codes]
-    probability = read_numbers(adata, f"{key}_probability") if f"{key}_probability" in adata.obs else None
+    probability = (
+        read_numbers(adata, f"{key}_probability")
+        if f"{key}_probability" in adata.obs
+        else None
+    )
     winners, shares = _winners(clusters, label_of_cell, len(labels), probability)
     winners[shares < min_prop] = len(labels) - 1
     voted = winners[clusters.codes]
-    _warn_of_mixed(clusters, (voted != label_of_cell) & (voted != len(labels) - 1), probability)
+    _warn_of_mixed(
+        clusters, (voted != label_of_cell) & (voted != len(labels) - 1), probability
+    )
 
     target = adata.copy() if copy else adata
     occurring = [labels[i] for i in np.unique(voted)]
@@ -170,16 +207,26 @@ def majority_vote(
     # Colors of an earlier call may belong to other labels.
     target.uns.pop(f"{result_key}_colors", None)
     if set(occurring) <= {*colors, HETEROGENEOUS}:
-        target.uns[f"{result_key}_colors"] = [colors.get(label, _HETEROGENEOUS_COLOR) for label in occurring]
-    n_changed, n_obs = (format_thousands(int(n)) for n in ((voted != label_of_cell).sum(), adata.n_obs))
+        target.uns[f"{result_key}_colors"] = [
+            colors.get(label, _HETEROGENEOUS_COLOR) for label in occurring
+        ]
+    n_changed, n_obs = (
+        format_thousands(int(n)) for n in ((voted != label_of_cell).sum(), adata.n_obs)
+    )
     logger.info(
-        "majority_vote: %s of %s cells have another label than before; added .obs[%r]", n_changed, n_obs, result_key
+        "majority_vote: %s of %s cells have another label than before; added .obs[%r]",
+        n_changed,
+        n_obs,
+        result_key,
     )
     return target if copy else None
 
 
 def _winners(
-    clusters: pd.Categorical, label_of_cell: NDArray[np.intp], n_labels: int, probability: NDArray[np.float64] | None
+    clusters: pd.Categorical,
+    label_of_cell: NDArray[np.intp],
+    n_labels: int,
+    probability: NDArray[np.float64] | None,
 ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
     """Winning label of each cluster, and its share of the cluster's cells."""
     votes = np.zeros((len(clusters.categories), n_labels), dtype=np.int64)
@@ -192,17 +239,25 @@ def _winners(
             # With equally many cells each, sums compare as means do. They are exact, since with
             # rounding the order of the cells would decide.
             best = np.flatnonzero(votes[i] == most[i])
-            sums = {label: fsum(probability[inside & (label_of_cell == label)]) for label in best}
+            sums = {
+                label: fsum(probability[inside & (label_of_cell == label)])
+                for label in best
+            }
             winners[i] = max(sums, key=lambda label: (sums[label], -label))
     return winners, most / votes.sum(axis=1)
 
 
 def _warn_of_mixed(
-    clusters: pd.Categorical, overruled: NDArray[np.bool_], probability: NDArray[np.float64] | None
+    clusters: pd.Categorical,
+    overruled: NDArray[np.bool_],
+    probability: NDArray[np.float64] | None,
 ) -> None:
     """Warn in the log of clusters that seem to have several types."""
     n = len(clusters.categories)
-    size, n_overruled = np.bincount(clusters.codes, minlength=n), np.bincount(clusters.codes, overruled, n)
+    size, n_overruled = (
+        np.bincount(clusters.codes, minlength=n),
+        np.bincount(clusters.codes, overruled, n),
+    )
     if probability is None or not ((probability >= 0) & (probability <= 1)).all():
         mixed = n_overruled > size / 2
         why = "the label of the cluster has fewer than half of its cells"
@@ -214,7 +269,10 @@ def _warn_of_mixed(
     if not mixed.any():
         return
     worst = [i for i in np.argsort(-n_overruled, kind="stable") if mixed[i]]
-    named = [f"{clusters.categories[i]!r} ({n_overruled[i]:.0f} of {size[i]} cells)" for i in worst[:_SHOWN]]
+    named = [
+        f"{clusters.categories[i]!r} ({n_overruled[i]:.0f} of {size[i]} cells)"
+        for i in worst[:_SHOWN]
+    ]
     more = ", …" if len(worst) > _SHOWN else ""
     what = (
         "majority_vote: in %d of %d clusters %s, so they seem to have several types, and the vote may be worse than "
@@ -230,16 +288,24 @@ def _in_type_of(column: pd.Series, vote: pd.Categorical) -> pd.Categorical:
     value_of = {str(value): value for value in column.cat.categories}
     if not set(vote.categories) <= set(value_of):
         return vote
-    categories = pd.Index([value_of[name] for name in vote.categories], dtype=column.cat.categories.dtype)
+    categories = pd.Index(
+        [value_of[name] for name in vote.categories], dtype=column.cat.categories.dtype
+    )
     return pd.Categorical.from_codes(vote.codes, categories, ordered=column.cat.ordered)
 
 
 def _prediction_colors(adata: AnnData | MuData, key: str) -> dict[str, str]:
     """Color of each predicted label, if there are colors."""
     column = adata.obs[f"{key}_prediction"]
-    names = column.cat.categories if isinstance(column.dtype, pd.CategoricalDtype) else ()
+    names = (
+        column.cat.categories if isinstance(column.dtype, pd.CategoricalDtype) else ()
+    )
     colors = adata.uns.get(f"{key}_prediction_colors", ())
-    return dict(zip(map(str, names), map(str, colors), strict=True)) if len(colors) == len(names) else {}
+    return (
+        dict(zip(map(str, names), map(str, colors), strict=True))
+        if len(colors) == len(names)
+        else {}
+    )
 
 
 @keep_torch_threads()
@@ -281,16 +347,26 @@ def over_cluster(data: AnnData | MuData) -> pd.Categorical:
             "There is no graph of all cells in adata.uns['neighbors'] to cluster: call "
             "scanpy.pp.neighbors(adata) first, or pass clusters of your own as over_clustering."
         )
-    resolution = next((r for below, r in _RESOLUTIONS if data.n_obs < below), _LARGEST_RESOLUTION)
+    resolution = next(
+        (r for below, r in _RESOLUTIONS if data.n_obs < below), _LARGEST_RESOLUTION
+    )
     # In a new object, because scanpy writes into uns, too.
     cells = AnnData(obs=pd.DataFrame(index=graph.obs_names.astype(str)))
     with progress(None, "over-clustering"):
-        sc.tl.leiden(cells, resolution, adjacency=graph.obsp[graph_key], key_added="cluster", **_LEIDEN)
+        sc.tl.leiden(
+            cells,
+            resolution,
+            adjacency=graph.obsp[graph_key],
+            key_added="cluster",
+            **_LEIDEN,
+        )
     clusters = pd.Categorical(cells.obs["cluster"])[order]
     made_from = record.get("params", {}).get("use_rep")
     source = f", on a graph that was made from {made_from!r}" if made_from else ""
     what = "over-clustering: %s cells in %d clusters (Leiden, resolution %d%s)"
-    logger.info(what, format_thousands(data.n_obs), len(clusters.categories), resolution, source)
+    logger.info(
+        what, format_thousands(data.n_obs), len(clusters.categories), resolution, source
+    )
     return clusters
 
 
@@ -307,10 +383,16 @@ def read_clusters(adata: AnnData | MuData, values: Clusters) -> pd.Categorical:
     if isinstance(values, str):
         return read_groups(adata, values)
     if isinstance(values, pd.DataFrame | Mapping) or np.ndim(values) != 1:
-        raise TypeError(f"over_clustering must be {CLUSTERS.wanted}, not {shown(values)}.")
+        raise TypeError(
+            f"over_clustering must be {CLUSTERS.wanted}, not {shown(values)}."
+        )
     column = values if isinstance(values, pd.Series) else pd.Series(values)
-    is_named = not isinstance(column.index, pd.RangeIndex) and not column.index.equals(adata.obs_names)
-    fits = not is_named or (column.index.is_unique and adata.obs_names.isin(column.index).all())
+    is_named = not isinstance(column.index, pd.RangeIndex) and not column.index.equals(
+        adata.obs_names
+    )
+    fits = not is_named or (
+        column.index.is_unique and adata.obs_names.isin(column.index).all()
+    )
     if len(column) != adata.n_obs or not fits:
         raise ValueError(
             f"over_clustering must have a value for each of the {adata.n_obs} cells, in their order or as a Series "

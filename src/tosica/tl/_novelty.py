@@ -142,12 +142,16 @@ def novelty(
     >>> model.train(max_epochs=10, enable_progress_bar=False)
     >>> model.annotate(query)
     >>> tosica.tl.novelty(query, model)
-    >>> query.obs.groupby("bulk_labels", observed=True)["tosica_novelty"].median().idxmax()
+    >>> query.obs.groupby("bulk_labels", observed=True)[
+    ...     "tosica_novelty"
+    ... ].median().idxmax()
     'CD19+ B'
     """
     check_annotated_by(adata, model, key)
     load_annotations(adata)
-    clusters = read_clusters(adata, f"{key}_prediction" if over_clustering is None else over_clustering)
+    clusters = read_clusters(
+        adata, f"{key}_prediction" if over_clustering is None else over_clustering
+    )
     statistics = _statistics(model, reference)
     predicted = np.asarray(read_groups(adata, f"{key}_prediction"), dtype=str)
     codes = pd.Index(model.labels).get_indexer(pd.Index(predicted))
@@ -156,17 +160,28 @@ def novelty(
     correct = correct_batch and n_labels > 1
     with progress(2 * adata.n_obs, "novelty") as step:
         query = read_query(model, adata, step, layer=layer, use_raw=use_raw)
-        found = common_shift(query.x, positions, statistics, query.measured) if correct else None
+        found = (
+            common_shift(query.x, positions, statistics, query.measured)
+            if correct
+            else None
+        )
         shift = found.shift if found is not None and found.signal > 0 else None
         if correct_batch and not correct:
             what = "novelty: fewer than two labels have %d cells, so that the query is not corrected: %s"
             logger.warning(what, MIN_CELLS, "another batch looks like a new type")
         elif correct and shift is None:
-            logger.info("novelty: the query is of the reference's batch, and is not corrected")
+            logger.info(
+                "novelty: the query is of the reference's batch, and is not corrected"
+            )
         step.text = "novelty: cells"
         distance, nearest = score_in_blocks(statistics, query, shift, step)
     if shift is not None:
-        distance = distance - label_excess(distance, nearest, statistics.cells, statistics.cells_labels)[nearest]
+        distance = (
+            distance
+            - label_excess(
+                distance, nearest, statistics.cells, statistics.cells_labels
+            )[nearest]
+        )
     probability = _probability_before(model, query)
     if probability is None:
         probability = read_numbers(adata, f"{key}_probability")
@@ -202,7 +217,11 @@ def _statistics(model: TOSICA, reference: AnnData | None) -> NoveltyStatistics:
     labeled = np.flatnonzero(codes >= 0)
     chosen = labeled[subsample_by_label(codes[labeled], MAX_CELLS_NOVELTY)]
     with progress(reference.n_obs, "novelty: reference") as step:
-        found = fit_novelty(read_query(model, reference, step).x[chosen], codes[chosen]) if len(chosen) else None
+        found = (
+            fit_novelty(read_query(model, reference, step).x[chosen], codes[chosen])
+            if len(chosen)
+            else None
+        )
     if found is None:
         raise ValueError(
             "The reference has too few labeled cells to compare with, or all are alike: pass the reference that the "
@@ -219,24 +238,39 @@ class Query(NamedTuple):
 
 
 def read_query(
-    model: TOSICA, adata: AnnData, step: Progress, *, layer: str | None = None, use_raw: bool = False
+    model: TOSICA,
+    adata: AnnData,
+    step: Progress,
+    *,
+    layer: str | None = None,
+    use_raw: bool = False,
 ) -> Query:
     """Read all cells as the model reads them. They are sparse in memory, also of a backed query."""
     parts, measured = [], None
     with only_warnings(query_logger):
-        for batch in model.iter_batches(adata, layer=layer, use_raw=use_raw, batch_size=_BATCH_SIZE):
+        for batch in model.iter_batches(
+            adata, layer=layer, use_raw=use_raw, batch_size=_BATCH_SIZE
+        ):
             parts.append(sp.csr_matrix(batch.x.cpu().numpy()))
             measured = batch.measured
             step.n += parts[-1].shape[0]
-    return Query(sp.vstack(parts).tocsr(), None if measured is None else measured.cpu().numpy())
+    return Query(
+        sp.vstack(parts).tocsr(), None if measured is None else measured.cpu().numpy()
+    )
 
 
 def _probability_before(model: TOSICA, query: Query) -> NDArray | None:
     """Probability of each cell's best label before the model was adapted; ``None`` if it was not."""
     blocks = []
-    measured = None if query.measured is None else torch.from_numpy(query.measured).to(model.module.device)
+    measured = (
+        None
+        if query.measured is None
+        else torch.from_numpy(query.measured).to(model.module.device)
+    )
     for start in range(0, query.x.shape[0], _BATCH_SIZE):
-        x = torch.from_numpy(query.x[start : start + _BATCH_SIZE].toarray()).to(model.module.device)
+        x = torch.from_numpy(query.x[start : start + _BATCH_SIZE].toarray()).to(
+            model.module.device
+        )
         probability = model._probability_before(x, measured)
         if probability is None:
             return None
@@ -245,7 +279,10 @@ def _probability_before(model: TOSICA, query: Query) -> NDArray | None:
 
 
 def score_in_blocks(
-    statistics: NoveltyStatistics, query: Query, shift: NDArray[np.float64] | None, step: Progress
+    statistics: NoveltyStatistics,
+    query: Query,
+    shift: NDArray[np.float64] | None,
+    step: Progress,
 ) -> tuple[NDArray, ...]:
     """Score cells block by block, as :meth:`NoveltyStatistics.score_cells`: all may not fit in memory as dense rows."""
     blocks = []

@@ -28,7 +28,12 @@ from tosica._checks import (
 from tosica._obs import ATTRIBUTION, read_attention, read_groups, read_numbers
 from tosica._parallel import keep_torch_threads
 from tosica._settings import logger, warn_user
-from tosica._stats import compare_samples, group_moments, sample_means, standardized_difference
+from tosica._stats import (
+    compare_samples,
+    group_moments,
+    sample_means,
+    standardized_difference,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,7 +59,12 @@ _DTYPES = {
 # Fewest cells, or samples, to correlate.
 _MIN_REPLICATES = 4
 # Parameters of both functions.
-_OF_BOTH = {"sample_key": String(optional=True), "key": String(), "key_added": FileKey(), "copy": Flag()}
+_OF_BOTH = {
+    "sample_key": String(optional=True),
+    "key": String(),
+    "key_added": FileKey(),
+    "copy": Flag(),
+}
 
 
 @validate_params(
@@ -183,7 +193,9 @@ def rank_gene_sets(
     >>> import scanpy as sc
     >>> import tosica
     >>> adata = sc.datasets.pbmc68k_reduced()
-    >>> adata.uns["tosica_attribution"] = {"gene_sets": np.array(["B cell activation", "phagocytosis"])}
+    >>> adata.uns["tosica_attribution"] = {
+    ...     "gene_sets": np.array(["B cell activation", "phagocytosis"])
+    ... }
     >>> added = np.random.default_rng(0).random((adata.n_obs, 2), np.float32)
     >>> added[:, 0] += adata.obs["bulk_labels"] == "CD19+ B"
     >>> adata.obsm["X_tosica_attribution"] = added
@@ -197,38 +209,69 @@ def rank_gene_sets(
     method = known[0] if method is None else method
     if method not in known:
         use = "without" if sample_key is None else "with"
-        raise ValueError(f"method {method!r} cannot be used {use} sample_key: use one of {list_names(known)}.")
+        raise ValueError(
+            f"method {method!r} cannot be used {use} sample_key: use one of {list_names(known)}."
+        )
     values, gene_sets = read_attention(adata, key)
-    samples = None if sample_key is None else read_groups(adata, sample_key, name="sample_key")
+    samples = (
+        None
+        if sample_key is None
+        else read_groups(adata, sample_key, name="sample_key")
+    )
     groups_of_cells = read_groups(adata, groupby)
-    comparison = Comparison(values, groups_of_cells, groupby, str(reference), method, samples, min_cells)
+    comparison = Comparison(
+        values, groups_of_cells, groupby, str(reference), method, samples, min_cells
+    )
     tested = comparison.select_groups(groups, allow_single_cells=within is not None)
     if within is None:
         tables = comparison.test(tested)
     else:
-        tables = _test_within(comparison, tested, within, read_groups(adata, within, name="within"))
-    params = {"groupby": groupby, "reference": comparison.reference, "method": method, "use_raw": False, "layer": None}
-    params |= {"corr_method": "benjamini-hochberg", "key": key, "within": within, "sample_key": sample_key}
+        tables = _test_within(
+            comparison, tested, within, read_groups(adata, within, name="within")
+        )
+    params = {
+        "groupby": groupby,
+        "reference": comparison.reference,
+        "method": method,
+        "use_raw": False,
+        "layer": None,
+    }
+    params |= {
+        "corr_method": "benjamini-hochberg",
+        "key": key,
+        "within": within,
+        "sample_key": sample_key,
+    }
     target = adata.copy() if copy else adata
-    target.uns[key_added] = {"params": params, **_records(tables, gene_sets, n_gene_sets, rankby_abs)}
+    target.uns[key_added] = {
+        "params": params,
+        **_records(tables, gene_sets, n_gene_sets, rankby_abs),
+    }
     what = "Ranked %d gene sets in %d groups of %r: added adata.uns[%r]."
     logger.info(what, len(gene_sets), len(tables), within or groupby, key_added)
     return target if copy else None
 
 
 def _records(
-    tables: dict[str, pd.DataFrame], gene_sets: list[str], n_gene_sets: int | None, rankby_abs: bool
+    tables: dict[str, pd.DataFrame],
+    gene_sets: list[str],
+    n_gene_sets: int | None,
+    rankby_abs: bool,
 ) -> dict[str, np.recarray]:
     """Make a record array of each statistic, with one field a group, as scanpy stores its results."""
     columns: dict[str, dict[str, NDArray]] = {field: {} for field in _DTYPES}
     for name, table in tables.items():
         ranked = table.assign(names=np.array(gene_sets, dtype=object)[table.index])
         if rankby_abs:
-            ranked = ranked.sort_index().sort_values("scores", key=lambda scores: -scores.abs(), kind="stable")
+            ranked = ranked.sort_index().sort_values(
+                "scores", key=lambda scores: -scores.abs(), kind="stable"
+            )
         for field, values in columns.items():
             values[name] = ranked[field].to_numpy()[:n_gene_sets]
     return {
-        field: pd.DataFrame(values).to_records(index=False, column_dtypes=_DTYPES[field])
+        field: pd.DataFrame(values).to_records(
+            index=False, column_dtypes=_DTYPES[field]
+        )
         for field, values in columns.items()
     }
 
@@ -251,7 +294,9 @@ def _test_within(
         first, reason = next(iter(left_out.items()))
         names = list_names(list(left_out))
         if not tables:
-            raise ValueError(f"No category of adata.obs[{within!r}] can be compared ({names}); in {first!r}: {reason}")
+            raise ValueError(
+                f"No category of adata.obs[{within!r}] can be compared ({names}); in {first!r}: {reason}"
+            )
         warn_user(f"Left out {names} of adata.obs[{within!r}]; in {first!r}: {reason}")
     return tables
 
@@ -281,10 +326,17 @@ class Comparison:
             self,
             values=self.values[rows],
             groups=self.groups[rows].remove_unused_categories(),
-            samples=None if self.samples is None else self.samples[rows].remove_unused_categories(),
+            samples=None
+            if self.samples is None
+            else self.samples[rows].remove_unused_categories(),
         )
 
-    def select_groups(self, wanted: Literal["all"] | Iterable[str], *, allow_single_cells: bool = False) -> list[str]:
+    def select_groups(
+        self,
+        wanted: Literal["all"] | Iterable[str],
+        *,
+        allow_single_cells: bool = False,
+    ) -> list[str]:
         """Choose the groups to test, in the caller's order.
 
         Parameters
@@ -301,8 +353,14 @@ class Comparison:
         """
         available = list(self.groups.categories)
         if isinstance(wanted, str) and wanted != "all":
-            raise TypeError(f"groups must be 'all' or a list of groups: write groups=[{wanted!r}].")
-        names = available if isinstance(wanted, str) else list(dict.fromkeys(as_names(wanted)))
+            raise TypeError(
+                f"groups must be 'all' or a list of groups: write groups=[{wanted!r}]."
+            )
+        names = (
+            available
+            if isinstance(wanted, str)
+            else list(dict.fromkeys(as_names(wanted)))
+        )
         against = [] if self.reference == "rest" else [self.reference]
         unknown = [name for name in [*names, *against] if name not in available]
         if unknown:
@@ -325,7 +383,11 @@ class Comparison:
         """Leave out groups with a single cell on a side; refuse them if there are no others."""
         sizes = dict(self.groups.value_counts())
         rest = {name: len(self.groups) - size for name, size in sizes.items()}
-        single = [name for name in tested if min(sizes[name], sizes.get(self.reference, rest[name])) < 2]
+        single = [
+            name
+            for name in tested
+            if min(sizes[name], sizes.get(self.reference, rest[name])) < 2
+        ]
         if single:
             message = (
                 f"{self._column} has a single cell in {list_names(single)} or in what these are compared with, and a "
@@ -349,8 +411,13 @@ class Comparison:
         ValueError
             If samples are too few.
         """
-        moments, names = group_moments(self.values, self.groups), list(self.groups.categories)
-        against: Reference = "rest" if self.reference == "rest" else names.index(self.reference)
+        moments, names = (
+            group_moments(self.values, self.groups),
+            list(self.groups.categories),
+        )
+        against: Reference = (
+            "rest" if self.reference == "rest" else names.index(self.reference)
+        )
         if self.samples is None:
             tables = self._test_cells(tested)
         else:
@@ -360,7 +427,9 @@ class Comparison:
             if self.samples is None:
                 more = moments.mean[group] - moments.reference_mean(group, against)
                 table["logfoldchanges"] = more[table.index] / np.log(2)
-            table["effect_sizes"] = standardized_difference(moments, group, against)[table.index]
+            table["effect_sizes"] = standardized_difference(moments, group, against)[
+                table.index
+            ]
         return tables
 
     def _test_cells(self, tested: list[str]) -> dict[str, pd.DataFrame]:
@@ -374,13 +443,22 @@ class Comparison:
             # scanpy's fold change, a ratio of expm1, may overflow; it is not used.
             warnings.simplefilter("ignore", RuntimeWarning)
             sc.tl.rank_genes_groups(
-                cells, "group", groups=tested, reference=self.reference, method=self.method, use_raw=False
+                cells,
+                "group",
+                groups=tested,
+                reference=self.reference,
+                method=self.method,
+                use_raw=False,
             )
         result = cells.uns["rank_genes_groups"]
         tables = {}
         for name in tested:
-            columns = {field: result[field][name] for field in ("scores", "pvals", "pvals_adj")}
-            tables[name] = pd.DataFrame(columns, index=result["names"][name].astype(int))
+            columns = {
+                field: result[field][name] for field in ("scores", "pvals", "pvals_adj")
+            }
+            tables[name] = pd.DataFrame(
+                columns, index=result["names"][name].astype(int)
+            )
         return tables
 
     def _test_samples(self, name: str, samples: pd.Categorical) -> pd.DataFrame:
@@ -388,7 +466,10 @@ class Comparison:
         rows = self.groups == name
         others = ~rows if self.reference == "rest" else self.groups == self.reference
         codes, names = np.asarray(samples.codes), list(samples.categories)
-        group, reference = (sample_means(self.values, codes, names, side, self.min_cells) for side in (rows, others))
+        group, reference = (
+            sample_means(self.values, codes, names, side, self.min_cells)
+            for side in (rows, others)
+        )
         for short, side in ((name, group), (self.reference, reference)):
             if len(side.names) < 2:
                 raise ValueError(
@@ -398,7 +479,9 @@ class Comparison:
                 )
         scores, pvals = compare_samples(group, reference, self.method)
         more = group.values.mean(axis=0) - reference.values.mean(axis=0)
-        table = pd.DataFrame({"scores": scores, "pvals": pvals, "logfoldchanges": more / np.log(2)})
+        table = pd.DataFrame(
+            {"scores": scores, "pvals": pvals, "logfoldchanges": more / np.log(2)}
+        )
         table["pvals_adj"] = stats.false_discovery_control(pvals)
         return table.iloc[np.argsort(-scores, kind="stable")].copy()
 
@@ -475,7 +558,9 @@ def correlate_gene_sets(
     >>> import scanpy as sc
     >>> import tosica
     >>> adata = sc.datasets.pbmc68k_reduced()
-    >>> adata.uns["tosica_attribution"] = {"gene_sets": np.array(["B cell activation", "phagocytosis"])}
+    >>> adata.uns["tosica_attribution"] = {
+    ...     "gene_sets": np.array(["B cell activation", "phagocytosis"])
+    ... }
     >>> added = np.random.default_rng(0).random((adata.n_obs, 2), np.float32)
     >>> added[:, 1] += adata.obs["n_counts"].rank() / adata.n_obs
     >>> adata.obsm["X_tosica_attribution"] = added
@@ -486,33 +571,53 @@ def correlate_gene_sets(
     values, gene_sets = read_attention(adata, key)
     numbers = _numbers(adata, obs_key)
     groups = None if groupby is None else read_groups(adata, groupby)
-    samples = None if sample_key is None else read_groups(adata, sample_key, name="sample_key")
+    samples = (
+        None
+        if sample_key is None
+        else read_groups(adata, sample_key, name="sample_key")
+    )
     known = np.isfinite(numbers)
     if not known.any():
         raise ValueError(f"adata.obs[{obs_key!r}] has no value in any cell.")
     if not known.all():
         n_missing = f"{(~known).sum()} of {len(known)} cells"
-        warn_user(f"adata.obs[{obs_key!r}] is missing or infinite in {n_missing}, which were left out.")
+        warn_user(
+            f"adata.obs[{obs_key!r}] is missing or infinite in {n_missing}, which were left out."
+        )
     tables: list[pd.DataFrame] = []
     left_out: list[str] = []
     for name in ["all"] if groups is None else groups.categories:
         rows = known if groups is None else known & (groups == name)
         y, x = numbers[rows], values[rows].astype(np.float64)
         if samples is not None:
-            of_samples = [samples.codes[rows] == code for code in np.unique(samples.codes[rows])]
-            y, x = (np.array([each[cells].mean(axis=0) for cells in of_samples]) for each in (y, x))
+            of_samples = [
+                samples.codes[rows] == code for code in np.unique(samples.codes[rows])
+            ]
+            y, x = (
+                np.array([each[cells].mean(axis=0) for cells in of_samples])
+                for each in (y, x)
+            )
         if len(y) < _MIN_REPLICATES or np.ptp(y) == 0:
             left_out.append(name)
             continue
         correlation, pvals = _spearman(x, y)
-        table = pd.DataFrame({"group": name, "gene_set": gene_sets, "correlation": correlation, "pval": pvals})
+        table = pd.DataFrame(
+            {
+                "group": name,
+                "gene_set": gene_sets,
+                "correlation": correlation,
+                "pval": pvals,
+            }
+        )
         table = table.assign(pval_adj=stats.false_discovery_control(pvals), n=len(y))
         tables.append(table.iloc[np.argsort(-np.abs(correlation), kind="stable")])
     if left_out:
         what = "cells" if samples is None else "samples"
         why = f"fewer than {_MIN_REPLICATES} {what}, or the same {obs_key!r} in all of them"
         if not tables:
-            raise ValueError(f"There is nothing to correlate in {list_names(left_out)}: {why}.")
+            raise ValueError(
+                f"There is nothing to correlate in {list_names(left_out)}: {why}."
+            )
         warn_user(f"Left out {list_names(left_out)}: {why}.")
     result = pd.concat(tables, ignore_index=True)
     result["group"] = pd.Categorical(result["group"], result["group"].unique())
@@ -528,7 +633,9 @@ def correlate_gene_sets(
 def _numbers(adata: AnnData, obs_key: str) -> NDArray[np.float64]:
     """Read numbers, 0 and 1 of booleans, or positions of ordered categories; NaN where they are missing."""
     column = adata.obs.get(obs_key)
-    if not isinstance(column, pd.Series) or not isinstance(column.dtype, pd.CategoricalDtype):
+    if not isinstance(column, pd.Series) or not isinstance(
+        column.dtype, pd.CategoricalDtype
+    ):
         if column is not None and pd.api.types.is_bool_dtype(column.dtype):
             return column.to_numpy(dtype=np.float64, na_value=np.nan)
         return read_numbers(adata, obs_key)
@@ -541,7 +648,9 @@ def _numbers(adata: AnnData, obs_key: str) -> NDArray[np.float64]:
     return np.where(codes < 0, np.nan, codes)
 
 
-def _spearman(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _spearman(
+    x: NDArray[np.float64], y: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Rank correlation of each column with ``y``; 0 and p-value 1 where one of them is constant."""
     ranks = stats.rankdata(x, axis=0)
     ranks -= ranks.mean(axis=0)

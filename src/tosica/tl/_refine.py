@@ -39,7 +39,11 @@ _FEWEST_FOUND = 3
 
 
 @validate_params(
-    model=MODEL, price=Number(above=0), min_recall=Fraction(), min_stability=Fraction(), random_state=Integer(least=0)
+    model=MODEL,
+    price=Number(above=0),
+    min_recall=Fraction(),
+    min_stability=Fraction(),
+    random_state=Integer(least=0),
 )
 def refine_gene_sets(
     model: TOSICA,
@@ -170,7 +174,11 @@ def refine_gene_sets(
     tried = sets._replace(genes=sets.genes[varies], members=sets.members[:, varies])
     scores = held_out_scores(describe_genes(x[:, varies], labels), tried.members)
     found = [refine(*pair, price) for pair in zip(scores, tried.members, strict=True)]
-    refined = [p for p, each in enumerate(found) if each.recall > 0 and each.recall >= min_recall]
+    refined = [
+        p
+        for p, each in enumerate(found)
+        if each.recall > 0 and each.recall >= min_recall
+    ]
     members = tried.members[refined]
     stability = np.zeros(members.shape)
     n_drawn = n_bootstraps if refined else 0
@@ -179,17 +187,27 @@ def refine_gene_sets(
     by_label = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     with progress(n_drawn, "refine_gene_sets", unit="bootstraps") as step:
         for _ in range(n_drawn):
-            cells = np.concatenate([rng.choice(of_label, len(of_label)) for of_label in by_label])
+            cells = np.concatenate(
+                [rng.choice(of_label, len(of_label)) for of_label in by_label]
+            )
             genes = describe_genes(x[np.ix_(cells, varies)], labels[cells])
-            for row, pair in enumerate(zip(held_out_scores(genes, members), members, strict=True)):
+            for row, pair in enumerate(
+                zip(held_out_scores(genes, members), members, strict=True)
+            ):
                 repeated = refine(*pair, price)
-                stability[row, np.append(repeated.gained, repeated.lost)] += 1 / n_bootstraps
+                stability[row, np.append(repeated.gained, repeated.lost)] += (
+                    1 / n_bootstraps
+                )
             step.n += 1
-    table = _table(tried, found, scores, dict(zip(refined, stability, strict=True)), min_stability)
+    table = _table(
+        tried, found, scores, dict(zip(refined, stability, strict=True)), min_stability
+    )
     table.attrs["refined"] = [sets.names[p] for p in refined]
     if path is not None:
         write_gmt(_refined_sets(sets, table), path)
-    n_gained, n_lost = ((table["change"] == change).sum() for change in ("gained", "lost"))
+    n_gained, n_lost = (
+        (table["change"] == change).sum() for change in ("gained", "lost")
+    )
     wrote = "" if path is None else f"; wrote {path}"
     what = "refine_gene_sets: %d of %d gene sets refined, %d genes gained and %d lost%s"
     logger.info(what, len(refined), len(sets.names), n_gained, n_lost, wrote)
@@ -236,7 +254,9 @@ def _read_gene_sets(model: TOSICA) -> _GeneSets:
 def _read_reference(model: TOSICA) -> tuple[NDArray[np.float32], NDArray[np.integer]]:
     """Read log-normalized expression and labels of at most 2 000 cells of the reference."""
     modality = model.modalities[0]
-    labels = np.ravel(model.adata_manager.get_from_registry(REGISTRY_KEYS.LABELS_KEY)).astype(np.int64)
+    labels = np.ravel(
+        model.adata_manager.get_from_registry(REGISTRY_KEYS.LABELS_KEY)
+    ).astype(np.int64)
     cells = subsample_by_label(labels, _MAX_CELLS)
     rows = CellMatrix(model.adata, layer=modality.layer)
     drawn = LabeledRows(rows, cells, labels[cells], (modality.slice(),))
@@ -267,7 +287,10 @@ def _table(
 
 def _refined_sets(sets: _GeneSets, table: pd.DataFrame) -> dict[str, list[str]]:
     """Gene sets with the changes of the table: genes that stay, then those that joined."""
-    changes = {key: list(rows["gene"]) for key, rows in table.groupby(["gene_set", "change"], sort=False)}
+    changes = {
+        key: list(rows["gene"])
+        for key, rows in table.groupby(["gene_set", "change"], sort=False)
+    }
     refined = {}
     for name, inside in zip(sets.names, sets.members, strict=True):
         lost = changes.get((name, "lost"), [])
@@ -326,7 +349,9 @@ def _standardize(x: NDArray[np.float32]) -> NDArray[np.float32]:
     deviation = centered.std(0)
     # Rounding errors of constant genes are not expression.
     varies = deviation > 1e-5
-    return np.where(varies, centered / np.where(varies, deviation, 1), 0).astype(np.float32)
+    return np.where(varies, centered / np.where(varies, deviation, 1), 0).astype(
+        np.float32
+    )
 
 
 def _loadings(z: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -359,14 +384,19 @@ def held_out_scores(genes: Genes, members: NDArray[np.bool_]) -> NDArray[np.floa
     outside = ~members
     n_outside = np.maximum(outside.sum(1, keepdims=True), 1)
     total = np.zeros(members.shape)
-    for score in (ridge_scores(genes.loadings, members), mean_correlations(genes.z, members)):
+    for score in (
+        ridge_scores(genes.loadings, members),
+        mean_correlations(genes.z, members),
+    ):
         score -= score.sum(1, keepdims=True, where=outside) / n_outside
         deviation = np.sqrt((score**2).sum(1, keepdims=True, where=outside) / n_outside)
         total += score / np.maximum(deviation, 1e-12)
     return total
 
 
-def ridge_scores(loadings: NDArray[np.float64], members: NDArray[np.bool_]) -> NDArray[np.float64]:
+def ridge_scores(
+    loadings: NDArray[np.float64], members: NDArray[np.bool_]
+) -> NDArray[np.float64]:
     """Predict membership by ridge regressions on the loadings, of each gene by those of the others.
 
     The formula for leave-one-out residuals of ridge regression gives the prediction of a gene by
@@ -384,7 +414,9 @@ def ridge_scores(loadings: NDArray[np.float64], members: NDArray[np.bool_]) -> N
     return (fitted - leverage * known) / (1 - leverage)
 
 
-def mean_correlations(z: NDArray[np.float32], members: NDArray[np.bool_]) -> NDArray[np.float64]:
+def mean_correlations(
+    z: NDArray[np.float32], members: NDArray[np.bool_]
+) -> NDArray[np.float64]:
     """Mean correlation of each gene with the other genes of a set, ``(n_gene_sets, n_genes)``."""
     known = members.astype(np.float32)
     n_others = np.maximum(members.sum(1, keepdims=True) - known, 1)
@@ -393,7 +425,9 @@ def mean_correlations(z: NDArray[np.float32], members: NDArray[np.bool_]) -> NDA
     return ((total - known * with_itself) / n_others).astype(np.float64)
 
 
-def refine(scores: NDArray[np.float64], members: NDArray[np.bool_], price: float) -> Refinement:
+def refine(
+    scores: NDArray[np.float64], members: NDArray[np.bool_], price: float
+) -> Refinement:
     """Decide which genes join a gene set, and which leave it.
 
     Genes outside of the set join down to the lowest score at which ``price`` of its own genes are
