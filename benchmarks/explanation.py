@@ -33,6 +33,7 @@ import pandas as pd
 import scanpy as sc
 import scvi
 import torch
+from scripts.certify_model import evidence_by_chance
 
 import tosica
 from benchmarks._accuracy_tasks import (
@@ -46,7 +47,6 @@ from benchmarks._accuracy_tasks import (
     prepared,
 )
 from benchmarks._report import table, version_lines, versions, write
-from tosica.tl._certify import evidence_by_chance
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -59,7 +59,7 @@ when it loads it, and refuses a file that holds anything else.
 ## Held-out scores
 
 {scores}
-{certificate}
+
 ## What it is not for
 
 - Cells of other types. Every cell gets one of the labels above, or "Unknown" if its probability is
@@ -248,7 +248,6 @@ def make_card(
         facts=_table({"": list(facts), " ": list(facts.values())}),
         labels=_table(labels),
         scores=scores,
-        certificate=_certificate(model),
     )
 
 
@@ -320,20 +319,6 @@ def _facts(model: BaseModelClass, said: dict[str, str | None]) -> dict[str, str]
     facts |= {name: value for name, value in optional.items() if value}
     facts["Shared with"] = f"tosica {version('tosica')}"
     return {name: value or "not stated" for name, value in facts.items()}
-
-
-def _certificate(model: BaseModelClass) -> str:
-    """Table of what `tosica.tl.certify` measured, with its title; nothing if it was not called."""
-    found = model.training_.certificate
-    if found is None:
-        return ""
-    table = _table(
-        {
-            "": [one.replace("_", " ") for one in found],
-            " ": [f"{value:.4g}" for value in found.values()],
-        }
-    )
-    return f"\n## Certificate\n\nBy `tosica.tl.certify`, on the reference and two halves of it:\n\n{table}\n"
 
 
 def _labels_and_scores(model: BaseModelClass) -> tuple[dict[str, Sequence[str]], str]:

@@ -249,7 +249,6 @@ def card_of(labels, texts):
         labels=labels,
         training_=SimpleNamespace(
             adaptation=None,
-            certificate=None,
             label_counts=dict.fromkeys(labels, 5),
             held_out_codes=np.zeros((2, 1), int),
             refitted=True,

@@ -381,7 +381,7 @@ class AdaptationMixin(SetupMixin):
         adaptation = (
             None if result.adaptation is None else result.adaptation.forget_before()
         )
-        model.training_ = replace(result, certificate=None, adaptation=adaptation)
+        model.training_ = replace(result, adaptation=adaptation)
         return model
 
     @validate_params()
@@ -452,7 +452,6 @@ class AdaptationMixin(SetupMixin):
             held_out_codes=None,
             held_out_probabilities=None,
             novelty_statistics=statistics,
-            certificate=None,
             adaptation=None
             if result.adaptation is None
             else result.adaptation.take_labels(kept),
@@ -607,7 +606,6 @@ class NewLabels:
             result,
             label_counts=counted,
             novelty_statistics=statistics,
-            certificate=None,
         )
         of_label = zip(added.items(), recall, strict=True)
         shown = ", ".join(

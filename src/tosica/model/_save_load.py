@@ -201,6 +201,8 @@ class SaveLoadMixin(SetupMixin):
             training: dict[str, Any] = {
                 k: v.numpy() if torch.is_tensor(v) else v
                 for k, v in attributes["training_"].items()
+                # Files of earlier versions have a certificate.
+                if k != "certificate"
             }
             if training["novelty_statistics"] is not None:
                 names = {

@@ -195,9 +195,7 @@ class SelfTrainingMixin(SetupMixin):
             )
             _weigh_network(model.module, signal)
         adaptation = Adaptation(n_read, len(found.teachers), _N_ROUNDS, *before)
-        model.training_ = replace(
-            model.training_, adaptation=adaptation, certificate=None
-        )
+        model.training_ = replace(model.training_, adaptation=adaptation)
         logger.info(
             "adapt: %s of %s cells taught in the last of %d rounds",
             format_thousands(len(found.teachers)),

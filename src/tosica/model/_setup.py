@@ -94,8 +94,6 @@ class TrainingResult:
         Whether the model was trained on the held-out cells after calibration.
     novelty_cutoff
         Cells with a higher novelty get no confident answer.
-    certificate
-        What :func:`tosica.tl.certify` measured.
     regression
         Temperature, share of the group lasso and penalties of the linear branch, as cross-validation chose them.
     adaptation
@@ -109,7 +107,6 @@ class TrainingResult:
     novelty_statistics: NoveltyStatistics | None = None
     refitted: bool = False
     novelty_cutoff: float | None = None
-    certificate: dict[str, float] | None = None
     regression: CrossValidated | None = None
     adaptation: Adaptation | None = None
 
@@ -149,12 +146,6 @@ class SetupMixin(BaseModelClass):
         """
         held_out = self.training_.held_out_codes
         return None if held_out is None else float((held_out[0] == held_out[1]).mean())
-
-    @property
-    def certificate_(self) -> pd.Series | None:
-        """What :func:`tosica.tl.certify` measured; ``None`` before, and after a change of the model."""
-        found = self.training_.certificate
-        return None if found is None else pd.Series(found, name="certificate")
 
     _term_of_label: Mapping[str, str] | None = None
     _parent_of_label: Mapping[str, str] | None = None

@@ -2,7 +2,6 @@
 
 from tosica.tl._annotate_file import annotate, annotate_file
 from tosica.tl._attribute import attribute
-from tosica.tl._certify import certify
 from tosica.tl._check import check
 from tosica.tl._evaluate import Evaluation, confusion, evaluate, reliability
 from tosica.tl._faithfulness import faithfulness
@@ -16,7 +15,6 @@ __all__ = [
     "annotate",
     "annotate_file",
     "attribute",
-    "certify",
     "check",
     "confusion",
     "correlate_gene_sets",
