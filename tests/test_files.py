@@ -1,4 +1,4 @@
-"""Files are replaced whole, and downloads say what is wrong."""
+"""Files are replaced atomically, and downloads say what is wrong."""
 
 from __future__ import annotations
 
@@ -59,6 +59,24 @@ def test_the_cache_is_where_the_variable_says(
     assert cache_folder().name == "tosica"
 
 
-def test_no_server(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match=r"127\.0\.0\.1"):
-        download("http://127.0.0.1:9/x.gmt", tmp_path / "x.gmt")
+def test_without_a_connection_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="cannot be downloaded") as caught:
+        download(
+            "http://127.0.0.1:9/x.gmt", tmp_path / "x.gmt", alternative="use another"
+        )
+    assert str(caught.value) == (
+        "http://127.0.0.1:9/x.gmt cannot be downloaded (ConnectionError): check the "
+        "connection and try again, or use another."
+    )
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_full_disk_is_not_the_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pooch.retrieve", fail)
+    with pytest.raises(OSError, match="No space left"):
+        download("http://127.0.0.1:9/x.gmt", tmp_path / "x.gmt", alternative="wait")

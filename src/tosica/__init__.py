@@ -4,7 +4,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-# Gives the logger its level, which users may want to change right after the import.
+# This import sets the level of the logger, which users may change right after it.
 from tosica._settings import settings
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ __all__ = [
     "tl",
 ]
 
-# Torch and scanpy take seconds to import, so that each package is imported when it is first used.
-# What is no package of its own is listed with the module that it is from.
+# Torch and scanpy take seconds to import, so subpackages are imported at first use.
+# Re-exported names and their modules.
 _MODULE_OF = {"TOSICA": "tosica.model", "report": "tosica._report"}
-# Found as well, by those who look inside.
+# Subpackages for developers, which are not listed by dir().
 _NOT_PUBLIC = ("data", "hub", "linear", "module", "ondisk")
 
 __version__ = version("tosica")

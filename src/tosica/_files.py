@@ -1,4 +1,4 @@
-"""Find, download and replace files whole: others find the old one or the new one."""
+"""Locate, download and atomically replace files."""
 
 from __future__ import annotations
 
@@ -17,49 +17,80 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _BUNDLED = Path(__file__).with_name("bundled")
-# Seconds without an answer.
-_TIMEOUT = 30
-_START, _END = ".tosica-", ".tmp"
+_TEMPORARY_PREFIX = ".tosica-"
+_TEMPORARY_SUFFIX = ".tmp"
 
 
 def cache_folder() -> Path:
     """Find the folder in ``TOSICA_CACHE``, or else the user's cache."""
-    chosen = os.environ.get("TOSICA_CACHE")
-    return Path(chosen).expanduser() if chosen else Path(pooch.os_cache("tosica"))
+    folder = os.environ.get("TOSICA_CACHE")
+    if folder:
+        return Path(folder).expanduser()
+    return Path(pooch.os_cache("tosica"))
 
 
 def find_model(path: str | Path) -> Path:
-    """Find the folder of a model: the path, or a model inside the package, such as ``"blood"``."""
-    inside = _BUNDLED / path
-    return (
-        inside
-        if len(Path(path).parts) == 1 and inside.is_dir() and not Path(path).exists()
-        else Path(path)
-    )
+    """Find the folder of a model: the path, or a bundled model by its name.
+
+    A folder of the user takes precedence over a bundled model such as ``"blood"``.
+    """
+    path = Path(path)
+    bundled = _BUNDLED / path
+    if len(path.parts) == 1 and bundled.is_dir() and not path.exists():
+        return bundled
+    return path
 
 
-def download(url: str, target: Path) -> None:
-    """Download a file with pooch, without keeping or checking it.
+def download(
+    url: str, target: Path, *, alternative: str, known_hash: str | None = None
+) -> None:
+    """Download a file with pooch.
 
     Parameters
     ----------
     url
         Address of the file, ``http`` or ``https``.
     target
-        Path to write to.
+        Path to write to. It does not exist yet.
+    alternative
+        Advice for machines without a connection, the end of a sentence.
+    known_hash
+        SHA-256 of the file. Without it, the contents are not checked.
 
     Raises
     ------
     OSError
         If the server does not provide it, the network fails, or it cannot be written.
+    ValueError
+        If the file has another hash.
     """
-    client = pooch.HTTPDownloader(progressbar=settings.shows_progress, timeout=_TIMEOUT)
-    client(url, str(target), None)
+    # The callers log their own line.
+    pooch.get_logger().setLevel("WARNING")
+    try:
+        pooch.retrieve(
+            url,
+            known_hash,
+            fname=target.name,
+            path=target.parent,
+            progressbar=settings.shows_progress,
+        )
+    except OSError as error:
+        # Errors of the disk have a number, those of the network have none.
+        if error.errno is not None:
+            raise
+        reason = type(error).__name__
+        response = getattr(error, "response", None)
+        if response is not None:
+            reason = f"HTTP status {response.status_code}"
+        raise OSError(
+            f"{url} cannot be downloaded ({reason}): check the connection and try "
+            f"again, or {alternative}."
+        ) from error
 
 
 @contextmanager
 def new_in_cache(path: Path) -> Iterator[Path]:
-    """Yield a temporary path to write a file of the cache to; it becomes ``path`` at the end.
+    """Yield a temporary path; the file written to it becomes ``path`` at the end.
 
     Raises
     ------
@@ -72,8 +103,9 @@ def new_in_cache(path: Path) -> Iterator[Path]:
             folder = stack.enter_context(temporary_folder(path.parent))
         except OSError as error:
             raise type(error)(
-                f"The cache folder {str(path.parent)!r} cannot be written ({error.strerror}): name another one "
-                "in the environment variable TOSICA_CACHE."
+                f"The cache folder {str(path.parent)!r} cannot be written "
+                f"({error.strerror}): name another one in the environment variable "
+                "TOSICA_CACHE."
             ) from error
         yield folder / path.name
         os.replace(folder / path.name, path)
@@ -88,7 +120,7 @@ def check_folder(path: Path) -> None:
 
 
 def check_output(path: Path, *, overwrite: bool) -> None:
-    """Check before the work that its result can be written.
+    """Check that a result can be written, before it is computed.
 
     Raises
     ------
@@ -106,13 +138,14 @@ def check_output(path: Path, *, overwrite: bool) -> None:
         )
     if path.exists() and not overwrite:
         raise FileExistsError(
-            f"{str(path)!r} exists: pass overwrite=True to replace it, or give another output."
+            f"{str(path)!r} exists: pass overwrite=True to replace it, or give another "
+            "output."
         )
 
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path to write to, and let this file replace ``path`` at the end.
+    """Yield a temporary path to write to; this file replaces ``path`` at the end.
 
     Parameters
     ----------
@@ -122,7 +155,7 @@ def replace_file(path: Path) -> Iterator[Path]:
     Raises
     ------
     OSError
-        If the file cannot be written. What was there before is unchanged.
+        If the file cannot be written. An existing file is unchanged.
     """
     try:
         with temporary_folder(path.parent) as folder:
@@ -133,10 +166,11 @@ def replace_file(path: Path) -> Iterator[Path]:
             sync(temporary)
             os.replace(temporary, path)
     except OSError as error:
-        why = str(error.strerror or error).strip().split("\n")[0]
+        reason = str(error.strerror or error).strip().split("\n")[0]
         raise type(error)(
-            f"{str(path)!r} could not be written ({why}): is the disk full, the folder read-only, "
-            "or the file open elsewhere? What was there before is unchanged."
+            f"{str(path)!r} could not be written ({reason}): is the disk full, the "
+            "folder read-only, or the file open elsewhere? What was there before is "
+            "unchanged."
         ) from error
 
 
@@ -152,12 +186,18 @@ def as_os_error() -> Iterator[None]:
 
 
 def explain_hdf5(error: object) -> str:
-    """Say what helps against an error of HDF5, as the end of a sentence without its full stop."""
+    """Give advice on an error of HDF5, as the end of a sentence without full stop."""
     text = str(error)
     if "plugin" in text or "required filter" in text:
-        return "its compression needs a filter: pip install hdf5plugin, and in Python import hdf5plugin first"
+        return (
+            "its compression needs a filter: pip install hdf5plugin, and in Python "
+            "import hdf5plugin first"
+        )
     if "lock" in text and "block" not in text:
-        return "close it elsewhere, or set HDF5_USE_FILE_LOCKING=FALSE where the disk knows no locks"
+        return (
+            "close it elsewhere, or set HDF5_USE_FILE_LOCKING=FALSE where the disk "
+            "knows no locks"
+        )
     return "copy it again to the end, or save it again"
 
 
@@ -165,18 +205,23 @@ def explain_hdf5(error: object) -> str:
 def temporary_folder(folder: Path) -> Iterator[Path]:
     """Make a folder inside of ``folder``, and remove it at the end."""
     with TemporaryDirectory(
-        prefix=_START, suffix=_END, dir=folder, ignore_cleanup_errors=True
+        prefix=_TEMPORARY_PREFIX,
+        suffix=_TEMPORARY_SUFFIX,
+        dir=folder,
+        ignore_cleanup_errors=True,
     ) as name:
         yield Path(name)
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether a killed process may have left a path here."""
-    return path.name.startswith(_START) and path.name.endswith(_END)
+    """Whether a path is temporary, and may remain of a killed process."""
+    return path.name.startswith(_TEMPORARY_PREFIX) and path.name.endswith(
+        _TEMPORARY_SUFFIX
+    )
 
 
 def sync(path: Path) -> None:
-    """Wait until a file is on the disk, so that it is whole also after a power failure."""
+    """Flush a file to the disk, so that it survives a power failure."""
     handle = os.open(path, os.O_RDWR)
     try:
         os.fsync(handle)

@@ -1,13 +1,13 @@
-"""Published cells, which R packages keep: downloaded and converted once, and checked by a hash."""
+"""Published cells from R packages: downloaded, checked by a hash and converted once."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import warnings
+from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import mudata
 import numpy as np
@@ -23,24 +23,16 @@ from tosica.io._rds import RObject, parse_rda
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_VARIABLE = "TOSICA_DATA"
-# Genes in fewer cells are left out, and the prefix of human genes is removed.
-_MIN_CELLS, _HUMAN = 3, "hg19_"
-# Clusters of the CITE-seq cells by their antibodies, in the alphabetical order of the barcodes.
-_CLUSTERS = (
-    "335445130404423344244021303202113344443100043331201313304314103022332413000311444301"
-    "001013331313104423104124021145541321115041513450414013134421003541414321310032334333"
-    "413010410411501104430343103111001400411404110115514034440011214334111141020033424104"
-    "054004311501333141311443311513400040031331014241013441310403011004014403035314313413"
-    "400251431142403111115333430101433021411031131111330141343433433320104103411311301302"
-    "41031231144143310443332110114133031131300111413020403311234135243414424440341014"
-)
+_FOLDER_VARIABLE = "TOSICA_DATA"
+# Genes of the CITE-seq cells that fewer cells express are left out.
+_MIN_CELLS = 3
+_HUMAN_PREFIX = "hg19_"
 
 
 def kang() -> AnnData:
     """Counts of blood cells of two donors, untreated and after six hours with interferon-β.
 
-    The cells are a part of those of Kang et al., Nat. Biotechnol. 36, 89 (2018), GSE96583, chosen
+    The cells are a subset of those of Kang et al., Nat. Biotechnol. 36, 89 (2018), GSE96583, chosen
     by the R package muscat for its examples: four samples, five cell types with at most 100 cells
     in each sample, and the genes that are well expressed.
 
@@ -68,9 +60,9 @@ def kang() -> AnnData:
 
     Notes
     -----
-    The first call downloads a file of 1 MB, converts it, compares a SHA-256 of the contents, and
-    keeps the result in ``TOSICA_CACHE``, or else in the user's cache folder. If the environment
-    variable ``TOSICA_DATA`` names a folder, the file is read from there, and nothing is downloaded.
+    The first call downloads a file of 1 MB, compares its SHA-256, converts it, and keeps the
+    result in ``TOSICA_CACHE``, or else in the user's cache folder. If the environment variable
+    ``TOSICA_DATA`` names a folder, the file is read from there, and nothing is downloaded.
 
     Examples
     --------
@@ -85,7 +77,7 @@ def kang() -> AnnData:
 def kang_unlabeled() -> AnnData:
     """Counts of untreated blood cells of eight donors, without labels and with all kinds of cells.
 
-    The cells are a random part of the untreated cells of Kang et al., Nat. Biotechnol. 36, 89
+    The cells are a random subset of the untreated cells of Kang et al., Nat. Biotechnol. 36, 89
     (2018), GSE96583, chosen by the R package harmony for its examples. 55 of them are in
     :func:`kang` as well, under the same names.
 
@@ -166,7 +158,7 @@ def dc_progenitors() -> AnnData:
 def cite_pbmc() -> MuData:
     """Counts of RNA and of 49 antibodies of the same 500 blood cells (CITE-seq).
 
-    The cells are a part of the healthy control of Mimitou et al., Nat. Methods 16, 409 (2019),
+    The cells are a subset of the healthy control of Mimitou et al., Nat. Methods 16, 409 (2019),
     GSE126310, chosen by the R package CiteFuse for its examples.
 
     Returns
@@ -204,195 +196,170 @@ def cite_pbmc() -> MuData:
     return _load("cite_pbmc")
 
 
-# --------------------------------------------------------------------------- from R's objects
+# --------------------------------------------------------------------------- conversion
 
 
-def _counts(matrix: RObject, name: str) -> AnnData:
-    genes, cells = matrix.dimnames()
-    adata = AnnData(matrix.cells_by_genes(name).astype(np.float32))
-    adata.obs_names, adata.var_names = cells, genes
+def _from_matrix(matrix: RObject) -> AnnData:
+    """Convert a sparse matrix of genes × cells."""
+    gene_names, cell_names = matrix.dimnames()
+    adata = AnnData(matrix.cells_by_genes("the matrix").astype(np.float32))
+    adata.obs_names = cell_names
+    adata.var_names = gene_names
     return adata
 
 
-def _muscat(experiment: RObject) -> AnnData:
-    cells = experiment["colData"]["rownames"].strings()
-    obs = experiment["colData"]["listData"].table(cells)
+def _from_muscat(experiment: RObject) -> AnnData:
+    """Convert a SingleCellExperiment, whose counts have no names of cells."""
+    cell_names = experiment["colData"]["rownames"].strings()
+    obs = experiment["colData"]["listData"].table(cell_names)
     counts = experiment["assays"]["data"]["listData"].items()["counts"]
     adata = AnnData(counts.cells_by_genes("counts").astype(np.float32))
-    adata.obs_names = cells
+    adata.obs_names = cell_names
     adata.var_names = counts.dimnames()[0] or experiment["NAMES"].strings()
     for key in ("cluster_id", "sample_id", "group_id"):
         adata.obs[key] = obs[key].astype("category").cat.remove_unused_categories()
     return adata
 
 
-def _scorpius(ginhoux: RObject) -> AnnData:
-    parts = ginhoux.items()
-    cells, genes = parts["expression"].dimnames()
-    log2 = np.ma.getdata(parts["expression"].array())
-    adata = AnnData(csr_matrix(log2 * math.log(2), dtype=np.float32))
-    adata.obs_names, adata.var_names = cells, genes
-    stage = parts["sample_info"].table(cells)["group_name"].astype(str)
+def _from_scorpius(ginhoux: RObject) -> AnnData:
+    """Convert a list of dense ``log2(x + 1)`` of cells × genes and a table of the cells."""
+    elements = ginhoux.items()
+    cell_names, gene_names = elements["expression"].dimnames()
+    log2_values = np.ma.getdata(elements["expression"].array())
+    adata = AnnData(csr_matrix(log2_values * math.log(2), dtype=np.float32))
+    adata.obs_names = cell_names
+    adata.var_names = gene_names
+    stage = elements["sample_info"].table(cell_names)["group_name"].astype(str)
     adata.obs["stage"] = pd.Categorical(stage, categories=["MDP", "CDP", "PreDC"])
     return adata
 
 
-def _citefuse(example: RObject) -> MuData:
-    parts = example.items()
-    rna, protein = _counts(parts["RNA"], "RNA"), _counts(parts["ADT"], "ADT")
-    rna.var_names = [gene.removeprefix(_HUMAN) for gene in rna.var_names]
+def _from_citefuse(example: RObject) -> MuData:
+    """Convert a list of two matrices, and add the clusters of the cells."""
+    elements = example.items()
+    rna = _from_matrix(elements["RNA"])
+    protein = _from_matrix(elements["ADT"])
+    rna.var_names = [gene.removeprefix(_HUMAN_PREFIX) for gene in rna.var_names]
     n_cells = np.asarray((rna.X > 0).sum(axis=0)).ravel()
     rna = rna[:, n_cells >= _MIN_CELLS].copy()
-    clusters = pd.Series([f"adt_{number}" for number in _CLUSTERS], dtype="category")
-    clusters.index = np.sort(rna.obs_names)
-    rna.obs["adt_cluster"] = clusters[rna.obs_names]
-    made = _quietly(
-        lambda: MuData({"rna": rna, "protein": protein[rna.obs_names].copy()})
-    )
-    made.obs["adt_cluster"] = rna.obs["adt_cluster"]
-    return made
+    with files("tosica.datasets").joinpath("cite_pbmc_clusters.csv").open() as file:
+        clusters = pd.read_csv(file, index_col="barcode", dtype="category")
+    rna.obs["adt_cluster"] = clusters["adt_cluster"][rna.obs_names]
+    with warnings.catch_warnings():
+        # On mudata's next version, and on names that genes and antibodies share.
+        warnings.simplefilter("ignore")
+        mdata = MuData({"rna": rna, "protein": protein[rna.obs_names].copy()})
+    mdata.obs["adt_cluster"] = rna.obs["adt_cluster"]
+    return mdata
 
 
 class Published(NamedTuple):
     """A data set in an R package.
 
-    Its file in a folder, the address of the ``.rda`` file of one commit, the name of the object in
-    it, what makes annotated data of this, the columns of ``obs`` that are kept of a file, and the
-    hash of the contents (:func:`contents_hash`).
+    Attributes
+    ----------
+    file
+        Name of its file in a folder.
+    url
+        Address of an ``.rda`` file of one commit.
+    known_hash
+        SHA-256 of the ``.rda`` file.
+    name
+        Name of the object in it.
+    convert
+        Function that converts the object.
+    columns
+        Columns of ``obs`` that are read from a file.
     """
 
     file: str
     url: str
+    known_hash: str
     name: str
     convert: Callable[[RObject], AnnData | MuData]
     columns: list[str]
-    sha256: str
 
 
 _GITHUB = "https://raw.githubusercontent.com/"
 PUBLISHED = {
     "kang": Published(
-        "kang_pbmc.h5ad",
-        f"{_GITHUB}HelenaLC/muscat/7fbf4a3d7a1a6f20d5f64e1ddd122acfa977e62d/data/example_sce.rda",
-        "example_sce",
-        _muscat,
-        ["cluster_id", "sample_id", "group_id"],
-        "17fb55aecbc0632f9a0f1d68da3f2cbd96001ea88bc17689ff9d90014574a774",
+        file="kang_pbmc.h5ad",
+        url=f"{_GITHUB}HelenaLC/muscat/7fbf4a3d7a1a6f20d5f64e1ddd122acfa977e62d/data/example_sce.rda",
+        known_hash="f66811fa513a01a91dae01bad308e96ed5238277246b911d8e1cd5f4425c3ed9",
+        name="example_sce",
+        convert=_from_muscat,
+        columns=["cluster_id", "sample_id", "group_id"],
     ),
     "kang_unlabeled": Published(
-        "kang_ctrl_unlabelled.h5ad",
-        f"{_GITHUB}immunogenomics/harmony/0c5b606536778aa7e104ee5fda7ed55da140307e/data/pbmc_stim.RData",
-        "pbmc.ctrl",
-        lambda counts: _counts(counts, "pbmc.ctrl"),
-        [],
-        "1d9da12ad8bc2c737f992ceb8cd759ed1a168bb356afaf8926c8719afeec87ad",
+        file="kang_ctrl_unlabelled.h5ad",
+        url=f"{_GITHUB}immunogenomics/harmony/0c5b606536778aa7e104ee5fda7ed55da140307e/data/pbmc_stim.RData",
+        known_hash="d85a18ce8ec9dcb4ac86c8e195ed53ff893c5952a7d6bf70035a17856c9dc0ef",
+        name="pbmc.ctrl",
+        convert=_from_matrix,
+        columns=[],
     ),
     "dc_progenitors": Published(
-        "dc_progenitors.h5ad",
-        f"{_GITHUB}rcannood/SCORPIUS/17f1a798e6eb7d7d16eeac84ed0d79dffeb46528/data/ginhoux.rda",
-        "ginhoux",
-        _scorpius,
-        ["stage"],
-        "e12dec088f03669a105a44d17b55cfd0cf0de6a2bf618959d506b671ac08f561",
+        file="dc_progenitors.h5ad",
+        url=f"{_GITHUB}rcannood/SCORPIUS/17f1a798e6eb7d7d16eeac84ed0d79dffeb46528/data/ginhoux.rda",
+        known_hash="1c4eb1cb26b467ace477802d13052bc66e92e6552313ff2910f795ba47700ca0",
+        name="ginhoux",
+        convert=_from_scorpius,
+        columns=["stage"],
     ),
     "cite_pbmc": Published(
-        "cite_pbmc.h5mu",
-        f"{_GITHUB}SydneyBioX/CiteFuse/d13b3921ebd877b40f9d5b12bd36e7bbf4051602/data/CITEseq_example.rda",
-        "CITEseq_example",
-        _citefuse,
-        ["adt_cluster"],
-        "b522df0ea6c918ccb10f8488a30351588af0688880b3a73f51146639bed3f661",
+        file="cite_pbmc.h5mu",
+        url=f"{_GITHUB}SydneyBioX/CiteFuse/d13b3921ebd877b40f9d5b12bd36e7bbf4051602/data/CITEseq_example.rda",
+        known_hash="ff1063648dcef1220bfc0575dd107892e3d1af5017d441f2e5dcfb7dc7693ee6",
+        name="CITEseq_example",
+        convert=_from_citefuse,
+        columns=["adt_cluster"],
     ),
 }
 
 # --------------------------------------------------------------------------- folders
 
 
-def _load(name: str) -> Any:
-    """Read a data set from the folder of ``TOSICA_DATA`` or the cache, and download it before."""
-    data, chosen = PUBLISHED[name], os.environ.get(_VARIABLE)
-    path = (
-        Path(chosen).expanduser() / data.file
-        if chosen
-        else cache_folder() / "datasets" / data.file
-    )
-    if chosen and not path.is_file():
-        raise FileNotFoundError(
-            f"{path.parent}, the folder in {_VARIABLE}, has no {data.file}: put it there, or unset {_VARIABLE}."
-        )
-    if not path.is_file():
-        _fetch(data, path)
+def _load(name: str) -> AnnData | MuData:
+    """Read a data set from the folder in ``TOSICA_DATA`` or from the cache."""
+    published = PUBLISHED[name]
+    folder = os.environ.get(_FOLDER_VARIABLE)
+    if folder:
+        path = Path(folder).expanduser() / published.file
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{path.parent}, the folder in {_FOLDER_VARIABLE}, has no "
+                f"{published.file}: put it there, or unset {_FOLDER_VARIABLE}."
+            )
+    else:
+        path = cache_folder() / "datasets" / published.file
+        if not path.is_file():
+            _fetch(published, path)
+    read = read_h5ad if path.suffix == ".h5ad" else mudata.read_h5mu
     try:
-        found = (
-            read_h5ad(path)
-            if path.suffix == ".h5ad"
-            else _quietly(lambda: mudata.read_h5mu(path))
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            data = read(path)
     except Exception as error:
         raise OSError(
             f"{path} cannot be read ({type(error).__name__}): delete it, or replace it."
         ) from error
-    found.obs = found.obs[data.columns]
-    _check(found, data, str(path))
-    return found
+    data.obs = data.obs[published.columns]
+    return data
 
 
-def _fetch(data: Published, path: Path) -> None:
-    """Download, convert and check a data set, and put it into the cache."""
-    other = f"set {_VARIABLE} to a folder that has {data.file}"
-    with new_in_cache(path) as made:
-        rda = made.with_name("downloaded.rda")
-        try:
-            download(data.url, rda)
-        except OSError as error:
-            error.add_note(f"Try again, or {other}.")
-            raise
-        objects = parse_rda(rda)
-        if data.name not in objects:
-            raise ValueError(
-                f"{data.url} has no object {data.name!r}, so it was not kept: {other}."
-            )
-        converted = data.convert(objects[data.name])
-        _check(converted, data, data.url)
-        if isinstance(converted, MuData):
-            converted.write(made)
-        else:
-            converted.write_h5ad(made, compression="gzip")
-    logger.info("datasets: downloaded %s, and made %s", data.url, path)
-
-
-def contents_hash(data: AnnData | MuData) -> str:
-    """SHA-256 of names, labels and values, in whatever order the cells and genes are.
-
-    Of values that are not whole numbers, only the place counts: another computer may round the last
-    digit otherwise.
-    """
-    digest = hashlib.sha256()
-    for adata in data.mod.values() if isinstance(data, MuData) else [data]:
-        cells, genes = np.argsort(adata.obs_names), np.argsort(adata.var_names)
-        obs = adata.obs.iloc[cells]
-        columns = [obs[column].astype(str) for column in sorted(obs)]
-        for names in (obs.index, adata.var_names[genes], *columns):
-            digest.update("\n".join(names).encode() + b"\0")
-        values = csr_matrix(adata.X)[cells][:, genes]
-        values.sort_indices()
-        whole = np.rint(values.data).astype("<i8")
-        digest.update(values.indptr.astype("<i8").tobytes())
-        digest.update(values.indices.astype("<i8").tobytes())
-        if np.array_equal(whole, values.data):
-            digest.update(whole.tobytes())
-    return digest.hexdigest()
-
-
-def _check(found: AnnData | MuData, data: Published, where: str) -> None:
-    if contents_hash(found) != data.sha256:
-        raise ValueError(
-            f"{where} does not hold the cells, labels and values of {data.file}: replace it, or set {_VARIABLE}."
+def _fetch(published: Published, path: Path) -> None:
+    """Download and convert a data set, and put it into the cache."""
+    with new_in_cache(path) as temporary:
+        rda = temporary.with_name("downloaded.rda")
+        download(
+            published.url,
+            rda,
+            known_hash=published.known_hash,
+            alternative=f"set {_FOLDER_VARIABLE} to a folder that has {published.file}",
         )
-
-
-def _quietly(make: Callable[[], MuData]) -> MuData:
-    """Without warnings about mudata's next version, and about names of genes that antibodies share."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return make()
+        data = published.convert(parse_rda(rda)[published.name])
+        if isinstance(data, MuData):
+            data.write(temporary)
+        else:
+            data.write_h5ad(temporary, compression="gzip")
+    logger.info("datasets: downloaded %s, and wrote %s", published.url, path)

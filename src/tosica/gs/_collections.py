@@ -144,7 +144,11 @@ class Collection(NamedTuple):
         if path.is_file():
             return read_gmt(path)
         with new_in_cache(path) as temporary:
-            download(self._url, temporary)
+            download(
+                self._url,
+                temporary,
+                alternative="set TOSICA_MSIGDB_URL to a mirror of MSigDB",
+            )
             # A login page, or half a file, is not kept.
             gene_sets = parse_gmt(temporary.read_bytes(), self._url)
         logger.info(
