@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import time
 import warnings
 from pathlib import Path
@@ -51,7 +50,7 @@ def untrained(reference: AnnData) -> TOSICA:
 
 
 def annotate(folder: Path, n_cells: int, way: str, share: int) -> dict[str, float]:
-    """Annotate a share of the cells; seconds, and how many cells these were."""
+    """Annotate all cells, or a share of those in memory; seconds, and how many cells these were."""
     import anndata as ad
 
     import tosica
@@ -66,21 +65,13 @@ def annotate(folder: Path, n_cells: int, way: str, share: int) -> dict[str, floa
         return timed(lambda: model.annotate(query), query.n_obs)
     source = folder / f"{n_cells}.{'h5ad' if way == 'h5ad' else 'zarr'}"
     output = folder / f"annotated_{n_cells}_{way}.zarr"
-    # Parts of a share are not joined, and would be taken for done.
-    shutil.rmtree(f"{output}.parts", ignore_errors=True)
     options: dict[str, Any] = {"overwrite": True, "include_x": False}
     size = 49_152
     if n_cells < 10 * size:
-        options["cells_per_part"] = size = max(n_cells // 20 // 64, 1) * 64
-    n_parts = -(-n_cells // size)
-    n_done = n_cells
-    if share > 1:
-        options["array_task"] = (0, share)
-        parts = range(0, n_parts, share)
-        n_done = sum(min((part + 1) * size, n_cells) - part * size for part in parts)
+        options["cells_per_part"] = max(n_cells // 20 // 64, 1) * 64
     if not way.startswith("dask"):
         found = timed(
-            lambda: tosica.tl.annotate_file(source, model, output, **options), n_done
+            lambda: tosica.tl.annotate_file(source, model, output, **options), n_cells
         )
     else:
         from distributed import Client, LocalCluster
@@ -110,7 +101,7 @@ def annotate(folder: Path, n_cells: int, way: str, share: int) -> dict[str, floa
                 lambda: tosica.tl.annotate_file(
                     source, model, output, client=client, **options
                 ),
-                n_done,
+                n_cells,
             )
             return {**found, "peak_mb": max(client.run(peak_mb).values())}
     return found

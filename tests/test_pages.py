@@ -222,8 +222,6 @@ def folder(
 
     monkeypatch.setattr(tosica.TOSICA, "train", shortly)
     monkeypatch.chdir(copy)
-    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")
-    monkeypatch.setenv("SLURM_ARRAY_TASK_COUNT", "1")
     autoshow = sc.settings.autoshow
     sc.settings.autoshow = False
     yield copy

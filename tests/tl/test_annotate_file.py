@@ -153,47 +153,38 @@ def test_the_next_call_goes_on(query, toy_model, tmp_path, monkeypatch):
     np.testing.assert_array_equal(annotated.obsm["X_tosica"], query.obsm["X_tosica"])
 
 
-def test_jobs_of_an_array_share_the_parts(query, toy_model, tmp_path, monkeypatch):
-    path, output = write(query, tmp_path / "query.h5ad"), tmp_path / "out.h5ad"
-    toy_model.save(tmp_path / "model")
-    done = _end_after(9, monkeypatch)
-    for task in (1, 0):
-        tosica.tl.annotate_file(
-            path, tmp_path / "model", output, cells_per_part=20, array_task=(task, 2)
-        )
-        assert not output.exists()
-    assert done == [1, 0, 2]
-    tosica.tl.annotate_file(path, tmp_path / "model", output, cells_per_part=20)
-    assert done == [1, 0, 2]
-    assert ad.read_h5ad(output).n_obs == 60
-
-
 # --------------------------------------------------------------------------- wrong input
 
 
-def begun(path, model, output, **options):
-    """Annotate half of the parts."""
-    tosica.tl.annotate_file(
-        path, model, output, cells_per_part=20, array_task=(0, 2), **options
-    )
+@pytest.fixture
+def interrupted(query, toy_model, tmp_path, monkeypatch):
+    """Paths of a query of three parts and of its output, of which two parts are done."""
+    path = write(query, tmp_path / "query.h5ad")
+    output = tmp_path / "out.h5ad"
+    with monkeypatch.context() as patch:
+        _end_after(2, patch)
+        with pytest.raises(_Killed):
+            tosica.tl.annotate_file(path, toy_model, output, cells_per_part=20)
+    return path, output
 
 
-def test_work_of_others_is_refused(query, toy, toy_model, train, tmp_path):
-    path, output = write(query, tmp_path / "query.h5ad"), tmp_path / "out.h5ad"
-    begun(path, toy_model, output)
+def test_work_of_others_is_refused(interrupted, query, toy, toy_model, train, tmp_path):
+    path, output = interrupted
     other = train(toy, max_epochs=1)
-    with pytest.raises(ValueError, match="begun with another probabilities"):
-        begun(path, toy_model, output, probabilities=True)
     query.X[3, 3] += 1
     changed = write(query, tmp_path / "other.h5ad")
-    for given, model, said in ((path, other, "model"), (changed, toy_model, "query")):
-        with pytest.raises(ValueError, match=f"begun with another {said}"):
-            begun(given, model, output)
+
+    def assert_refused(setting, path, model, **options):
+        with pytest.raises(ValueError, match=f"begun with another {setting}"):
+            tosica.tl.annotate_file(path, model, output, cells_per_part=20, **options)
+
+    assert_refused("probabilities", path, toy_model, probabilities=True)
+    assert_refused("model", path, other)
+    assert_refused("query", changed, toy_model)
     manifest = tmp_path / "out.h5ad.parts" / "manifest.json"
     content = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({**content, "tosica": "0.0.1"}))
-    with pytest.raises(ValueError, match="begun with another tosica"):
-        begun(path, toy_model, output)
+    assert_refused("tosica", path, toy_model)
     # overwrite=True begins anew, and the output is that of the last call.
     tosica.tl.annotate_file(path, other, output, cells_per_part=20, overwrite=True)
     assert ad.read_h5ad(output).uns["tosica"]["model"] == other.fingerprint
@@ -259,12 +250,11 @@ def test_a_damaged_chunk(query, toy_model, tmp_path):
         tosica.tl.annotate_file(path, toy_model, tmp_path / "out.zarr")
 
 
-def test_a_damaged_part(query, toy_model, tmp_path):
-    path, output = write(query, tmp_path / "query.h5ad"), tmp_path / "out.h5ad"
-    begun(path, toy_model, output)
-    part = tmp_path / "out.h5ad.parts" / "part-000002.h5"
+def test_a_damaged_part(interrupted, toy_model, tmp_path):
+    path, output = interrupted
+    part = tmp_path / "out.h5ad.parts" / "part-000001.h5"
     part.write_bytes(part.read_bytes()[:900])
-    with pytest.raises(OSError, match=r"part-000002\.h5' is damaged: remove"):
+    with pytest.raises(OSError, match=r"part-000001\.h5' is damaged: remove"):
         tosica.tl.annotate_file(path, toy_model, output, cells_per_part=20)
     assert not output.exists()
     part.unlink()

@@ -1,9 +1,9 @@
-"""Annotate a query from disk to disk, in parts that a killed process does not lose.
+"""Annotate a query from disk to disk, in parts, so that a killed process loses only one of them.
 
 The public function is :func:`tosica.tl.annotate_file`.
 
-``_store``: an ``.h5ad`` file or a Zarr store on disk: read a range of cells, copy, replace.
-``_parts``: the plan and its manifest, annotate a part, also on the workers of Dask, and join all parts.
+``_store``: read a range of cells of an ``.h5ad`` file or a Zarr store, copy and replace it.
+``_parts``: the plan and its manifest; annotate a part, also on the workers of Dask; join all parts.
 """
 
 from tosica.ondisk._parts import (
@@ -11,7 +11,6 @@ from tosica.ondisk._parts import (
     Plan,
     annotate_on_workers,
     join_parts,
-    part_file,
 )
 from tosica.ondisk._store import (
     Store,

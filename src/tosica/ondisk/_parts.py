@@ -37,18 +37,20 @@ if TYPE_CHECKING:
     from tosica.model._annotation import Precision
     from tosica.model._annotation_result import Cutoff
 
-_MANIFEST, MODEL = "manifest.json", "model"
+_MANIFEST = "manifest.json"
+_MODEL = "model"
+# A worker annotates one part at a time.
 _LOCK = threading.Lock()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What decides the content of every part, as the manifest in the folder of the parts says.
+    """All that decides the content of the parts. It is saved in their folder as the manifest.
 
     Parameters
     ----------
     path
-        Where the query is.
+        Path of the query.
     n_obs
         Number of its cells.
     query
@@ -56,7 +58,7 @@ class Plan:
     model
         Fingerprint of the model.
     layer, use_raw
-        Which matrix is read.
+        The matrix that is read.
     confidence
         Least probability of a confident answer.
     probabilities
@@ -102,13 +104,23 @@ class Plan:
         """Number of parts."""
         return -(-self.n_obs // self.cells_per_part)
 
-    def cells(self, part: int) -> tuple[int, int]:
-        """First cell of a part, and the one after its last."""
-        size = self.cells_per_part
-        return part * size, min((part + 1) * size, self.n_obs)
+    def cells(self, part_number: int) -> slice:
+        """Positions of the cells of a part."""
+        begin = part_number * self.cells_per_part
+        return slice(begin, min(begin + self.cells_per_part, self.n_obs))
+
+    def n_cells(self, part_number: int) -> int:
+        """Number of cells of a part."""
+        cells = self.cells(part_number)
+        return int(cells.stop - cells.start)
+
+    def missing_parts(self, folder: Path) -> list[int]:
+        """Numbers of the parts that have no file yet."""
+        numbers = range(self.n_parts)
+        return [i for i in numbers if not _part_file(folder, i).is_file()]
 
     def begin(self, folder: Path, model: TOSICA) -> None:
-        """Make the folder of the parts, or go on with what is there.
+        """Make the folder of the parts, or check that the parts in it belong to this plan.
 
         Raises
         ------
@@ -118,35 +130,34 @@ class Plan:
         folder.mkdir(exist_ok=True)
         manifest = folder / _MANIFEST
         if not manifest.exists():
-            # The model comes first: workers take a folder with a manifest for complete.
-            model.save(folder / MODEL, overwrite=True)
+            # The model comes first: a folder with a manifest is complete.
+            model.save(folder / _MODEL, overwrite=True)
             with replace_file(manifest) as path:
                 path.write_text(json.dumps(asdict(self), indent=2), encoding="utf-8")
             return
-        begun = json.loads(manifest.read_text(encoding="utf-8"))
+        saved = json.loads(manifest.read_text(encoding="utf-8"))
         for name, value in asdict(self).items():
             # The query may have been moved.
-            if name != "path" and begun.get(name) != value:
+            if name != "path" and saved.get(name) != value:
                 raise ValueError(
                     f"{str(folder)!r} holds parts of an annotation that was begun with another {name} "
-                    f"({begun.get(name)!r}): go on with that, or pass overwrite=True or another output."
+                    f"({saved.get(name)!r}): go on with that, or pass overwrite=True or another output."
                 )
 
 
-def part_file(folder: Path, part: int) -> Path:
-    """File of a part."""
-    return folder / f"part-{part:06d}.h5"
+def _part_file(folder: Path, part_number: int) -> Path:
+    return folder / f"part-{part_number:06d}.h5"
 
 
 class PartAnnotator:
-    """Annotates ranges of a query; each range by itself, with the same result in any process.
+    """Annotate single parts of a query; each process gets the same result for a part.
 
     Parameters
     ----------
     plan
-        Which ranges there are.
+        The plan, which says what cells a part has.
     folder
-        Where their files are.
+        Folder of the parts.
     store
         The query.
     model
@@ -163,8 +174,11 @@ class PartAnnotator:
         model: TOSICA,
         batch_size: int | None,
     ) -> None:
-        self._plan, self._folder, self._store = plan, folder, store
-        self._model, self._batch_size = model, batch_size
+        self._plan = plan
+        self._folder = folder
+        self._store = store
+        self._model = model
+        self._batch_size = batch_size
         self._sample = store.read_sample()
 
     def infer_sample(self) -> AnnotationResult:
@@ -173,8 +187,8 @@ class PartAnnotator:
             warnings.simplefilter("ignore", EmptyCellsWarning)
             return self._infer(self._sample)
 
-    def annotate(self, part: int) -> int:
-        """Annotate a part, write its file, whole or not at all, and return the part.
+    def annotate(self, part_number: int) -> int:
+        """Annotate a part, replace its file atomically, and return the part's number.
 
         Raises
         ------
@@ -183,42 +197,48 @@ class PartAnnotator:
         ValueError
             As :meth:`tosica.TOSICA.annotate`.
         """
-        start, stop = self._plan.cells(part)
-        cells = self._store.read(start, stop)
+        cells = self._plan.cells(part_number)
+        adata = self._store.read(cells)
         with warnings.catch_warnings(record=True) as caught, only_warnings(logger):
             warnings.simplefilter("always")
             try:
-                result = self._infer(cells)
+                result = self._infer(adata)
             except ValueError as error:
-                where = f"cells {start} to {stop - 1} of {self._store.path!r}, counted from {start}"
-                raise ValueError(f"{where}: {error}") from error
-        # The other warnings are those of the sample, too.
+                raise ValueError(
+                    f"cells {cells.start} to {cells.stop - 1} of {self._store.path!r}, counted from {cells.start}: "
+                    f"{error}"
+                ) from error
+        # All other warnings were already given for the sample.
         empty = [w.message for w in caught if isinstance(w.message, EmptyCellsWarning)]
         with (
-            replace_file(part_file(self._folder, part)) as temporary,
+            replace_file(_part_file(self._folder, part_number)) as temporary,
             as_os_error(),
             h5py.File(temporary, "w") as file,
         ):
             write_elem(file, "arrays", result.arrays())
             write_elem(file, "n_empty", sum(warning.n_cells for warning in empty))
             write_elem(file, "empty_cells", empty[0].what if empty else "")
-        return part
+        return part_number
 
     def _infer(self, cells: AnnData) -> AnnotationResult:
         plan = self._plan
-        named = ("layer", "use_raw", "confidence", "precision")
-        options: dict[str, Any] = {name: getattr(plan, name) for name in named}
-        options |= {
-            "batch_size": self._batch_size,
-            "sample": self._sample,
-            "enable_progress_bar": False,
-        }
-        result = self._model.infer(cells, **options)
-        return result if plan.probabilities else replace(result, probabilities=None)
+        result = self._model.infer(
+            cells,
+            layer=plan.layer,
+            use_raw=plan.use_raw,
+            confidence=plan.confidence,
+            precision=plan.precision,
+            batch_size=self._batch_size,
+            sample=self._sample,
+            enable_progress_bar=False,
+        )
+        if not plan.probabilities:
+            result = replace(result, probabilities=None)
+        return result
 
 
-def read_part(path: Path) -> tuple[dict[str, np.ndarray], EmptyCellsWarning]:
-    """Read the file of a part, and what is to be said of its cells that express nothing.
+def _read_part(path: Path) -> tuple[dict[str, np.ndarray], EmptyCellsWarning]:
+    """Read the results of a part, and the warning about its cells without expression.
 
     Raises
     ------
@@ -231,15 +251,18 @@ def read_part(path: Path) -> tuple[dict[str, np.ndarray], EmptyCellsWarning]:
         return content["arrays"], EmptyCellsWarning(
             int(content["n_empty"]), str(content["empty_cells"])
         )
-    # What damage raises depends on where it is.
+    # The type of the error depends on the place of the damage.
     except Exception as error:
         raise OSError(
             f"the part {str(path)!r} is damaged: remove this file and call again to make it anew."
         ) from error
 
 
+# --------------------------------------------------------------------------- workers
+
+
 def annotate_on_workers(
-    folder: Path, parts: list[int], client: Any, batch_size: int | None
+    folder: Path, part_numbers: list[int], client: Any, batch_size: int | None
 ) -> Iterator[int]:
     """Annotate parts on the workers of a client, which read the query and write the parts.
 
@@ -249,7 +272,7 @@ def annotate_on_workers(
     ----------
     folder
         Folder of the parts, with the manifest and the model.
-    parts
+    part_numbers
         The parts to annotate.
     client
         A ``dask.distributed.Client``.
@@ -258,30 +281,33 @@ def annotate_on_workers(
 
     Yields
     ------
-    Parts, as soon as they are annotated.
+    Numbers of the parts, as soon as they are annotated.
     """
     from distributed import as_completed
 
-    # Under another name than batch_size, which is an argument of map itself.
+    # The argument cannot be called batch_size, which is one of Client.map itself.
     futures = client.map(
-        _annotate_part, parts, folder=str(folder), minibatch=batch_size, pure=False
+        _annotate_part,
+        part_numbers,
+        folder=str(folder),
+        minibatch_size=batch_size,
+        pure=False,
     )
     try:
         for future in as_completed(futures):
             yield future.result()
     finally:
         client.cancel(futures)
-        # The model does not stay on the workers.
+        # The workers live on, without the model.
         client.run(_load_annotator.cache_clear)
 
 
-def _annotate_part(part: int, *, folder: str, minibatch: int | None) -> int:
+def _annotate_part(part_number: int, *, folder: str, minibatch_size: int | None) -> int:
     from distributed import get_worker
 
-    # One part at a time, with all threads of the worker.
     with _LOCK:
         torch.set_num_threads(get_worker().state.nthreads)
-        return _load_annotator(folder, minibatch).annotate(part)
+        return _load_annotator(folder, minibatch_size).annotate(part_number)
 
 
 @lru_cache(maxsize=1)
@@ -289,7 +315,7 @@ def _load_annotator(folder: str, batch_size: int | None) -> PartAnnotator:
     from tosica.model import TOSICA
 
     plan = Plan.read(Path(folder))
-    model = TOSICA.load(Path(folder) / MODEL)
+    model = TOSICA.load(Path(folder) / _MODEL)
     store = Store(
         plan.path,
         layer=plan.layer,
@@ -306,14 +332,14 @@ def join_parts(
     plan: Plan,
     folder: Path,
     store: Store,
-    sample: AnnotationResult,
+    sample_result: AnnotationResult,
     output: Path,
     *,
     cutoff: Cutoff,
     key_added: str,
     include_x: bool,
 ) -> None:
-    """Write the annotated query to ``output``, whole or not at all.
+    """Write the annotated query to ``output``, which is replaced atomically.
 
     Parameters
     ----------
@@ -323,19 +349,19 @@ def join_parts(
         Folder of the parts.
     store
         The query.
-    sample
-        What the model says of a sample, with the names that the parts' numbers stand for.
+    sample_result
+        Annotation of a sample, with the names of labels and gene sets.
     output
-        Where to write; what is there is replaced.
+        Path of the output.
     cutoff, key_added
         As in :meth:`tosica.TOSICA.annotate`.
     include_x
-        Whether the matrices of the query are in the output, too.
+        Whether the output has the matrices of the query as well.
 
     Raises
     ------
     OSError
-        If a part is damaged, or the output cannot be written; the parts are kept.
+        If a part is damaged, or the output cannot be written; the parts stay.
     """
     with replacing_store(output) as temporary:
         copy_store(store, temporary, matrices=include_x)
@@ -343,40 +369,49 @@ def join_parts(
             for name in ("obsm", "uns"):
                 if name not in root:
                     write_elem(root, name, {})
-            columns = _write_attention(plan, folder, root["obsm"], f"X_{key_added}")
+            columns = _copy_attention(plan, folder, root["obsm"], f"X_{key_added}")
             obs = read_elem(root["obs"])
-            result = replace(sample, obs_names=obs.index, attention=None, **columns)
-            obs = obs.drop(
-                columns=[f"{key_added}_{kind}" for kind in OUTDATED], errors="ignore"
+            result = replace(
+                sample_result, obs_names=obs.index, attention=None, **columns
             )
-            write_elem(root, "obs", obs.assign(**result.obs(cutoff, key_added)))
-            table = f"{key_added}_probabilities"
-            if result.probabilities is not None:
-                write_elem(root["obsm"], table, result.table())
-            elif table in root["obsm"]:
-                del root["obsm"][table]
-            for name, value in result.uns(cutoff, key_added).items():
-                as_array = (
-                    np.array(value, dtype=object) if isinstance(value, list) else value
-                )
-                write_elem(root["uns"], name, as_array)
+            _write_columns(root, obs, result, cutoff, key_added)
     result.warn_of_novelty()
 
 
-def _write_attention(plan: Plan, folder: Path, obsm: Any, key: str) -> dict[str, Any]:
-    """Write what is large part by part, and return the columns, which are not."""
+def _copy_attention(plan: Plan, folder: Path, obsm: Any, key: str) -> dict[str, Any]:
+    """Write the attention, which is large, part by part; return the columns, joined in memory."""
     columns: dict[str, list[np.ndarray]] = {}
-    n_empty, what, attention = 0, "", None
-    for part in range(plan.n_parts):
-        arrays, empty = read_part(part_file(folder, part))
+    n_empty = 0
+    empty_cells = ""
+    attention = None
+    for part_number in range(plan.n_parts):
+        arrays, warning = _read_part(_part_file(folder, part_number))
         values = arrays.pop("attention")
         if attention is None:
             attention = create_array(obsm, key, values, plan.n_obs)
-        start, stop = plan.cells(part)
-        attention[start:stop] = values
+        attention[plan.cells(part_number)] = values
         for name, array in arrays.items():
             columns.setdefault(name, []).append(array)
-        n_empty, what = n_empty + empty.n_cells, empty.what or what
+        n_empty += warning.n_cells
+        empty_cells = warning.what or empty_cells
     if n_empty:
-        warn_user(EmptyCellsWarning(n_empty, what))
+        warn_user(EmptyCellsWarning(n_empty, empty_cells))
     return {name: np.concatenate(arrays) for name, arrays in columns.items()}
+
+
+def _write_columns(
+    root: Any, obs: Any, result: AnnotationResult, cutoff: Cutoff, key_added: str
+) -> None:
+    """Write labels, scores, the table of probabilities and ``uns``; drop those of an earlier call."""
+    outdated = [f"{key_added}_{suffix}" for suffix in OUTDATED]
+    obs = obs.drop(columns=outdated, errors="ignore")
+    write_elem(root, "obs", obs.assign(**result.obs(cutoff, key_added)))
+    table_key = f"{key_added}_probabilities"
+    if result.probabilities is not None:
+        write_elem(root["obsm"], table_key, result.table())
+    elif table_key in root["obsm"]:
+        del root["obsm"][table_key]
+    for name, value in result.uns(cutoff, key_added).items():
+        if isinstance(value, list):
+            value = np.array(value, dtype=object)
+        write_elem(root["uns"], name, value)

@@ -24,9 +24,9 @@ from tosica.data import sample_positions
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Elements that hold a value for each cell and gene, or for each two cells.
-# Neighboring cells of a sample are read together.
-_CELLS_OF_RUN = 50
+# Neighbouring cells of a sample are read together.
+_RUN_LENGTH = 50
+# Elements with a value for each cell and gene, or for each pair of cells.
 _MATRICES = ("X", "layers", "raw", "obsp")
 # Cells that are copied at a time.
 _BLOCK = 16_384
@@ -69,17 +69,7 @@ class Store:
         self.root = open_store(path)
         if "var" not in self.root or "obs" not in self.root:
             raise ValueError(f"{path!r} holds no AnnData: it has no obs or no var.")
-        layers = list(self.root.get("layers", []))
-        if layer is None and not use_raw and default_layer in layers:
-            layer = default_layer
-        self._key = "raw/X" if use_raw else "X" if layer is None else f"layers/{layer}"
-        if self._key not in self.root:
-            what = (
-                f"layer {layer!r}{only_known(layer, layers)}"
-                if layer
-                else f"{self._key}."
-            )
-            raise KeyError(f"{path!r} has no {what}")
+        self._key = self._find_matrix(layer, use_raw, default_layer)
         self._matrix = _as_matrix(self.root[self._key])
         if getattr(self._matrix, "format", "csr") != "csr":
             raise StoredByGenesError(
@@ -90,80 +80,99 @@ class Store:
         if not self.n_obs:
             raise ValueError(f"{path!r} has no cells.")
 
-    def read(self, start: int, stop: int) -> AnnData:
-        """Read cells ``start`` to ``stop`` (exclusive) into memory; their names are positions."""
-        return self._adata(self._read(start, stop), np.arange(start, stop))
+    def _find_matrix(
+        self, layer: str | None, use_raw: bool, default_layer: str | None
+    ) -> str:
+        """Key of the matrix in the file."""
+        if use_raw:
+            key = "raw/X"
+            description = "raw/X."
+        else:
+            layers = list(self.root.get("layers", []))
+            if layer is None and default_layer in layers:
+                layer = default_layer
+            key = "X" if layer is None else f"layers/{layer}"
+            description = "X."
+            if layer is not None:
+                description = f"layer {layer!r}{only_known(layer, layers)}"
+        if key not in self.root:
+            raise KeyError(f"{self.path!r} has no {description}")
+        return key
+
+    def read(self, cells: slice) -> AnnData:
+        """Read a range of cells into memory; their names are positions."""
+        positions = np.arange(cells.start, cells.stop)
+        return self._adata(self._read(cells), positions)
 
     def read_spread(self, n_cells: int) -> AnnData:
-        """Read about ``n_cells`` cells in runs of neighbors from all over the query; all, if it has no more."""
+        """Read about ``n_cells`` cells in runs of neighbours from all over the query; all, if it has no more."""
         if self.n_obs <= n_cells:
-            return self.read(0, self.n_obs)
-        n_runs = -(-n_cells // _CELLS_OF_RUN)
-        starts = np.unique(
-            np.linspace(0, self.n_obs - _CELLS_OF_RUN, n_runs).astype(int)
-        )
-        parts = [self._read(start, start + _CELLS_OF_RUN) for start in starts.tolist()]
-        positions = (starts[:, None] + np.arange(_CELLS_OF_RUN)).ravel()
+            return self.read(slice(0, self.n_obs))
+        n_runs = -(-n_cells // _RUN_LENGTH)
+        run_starts = np.linspace(0, self.n_obs - _RUN_LENGTH, n_runs).astype(int)
         # Runs of a query that is hardly larger than the sample overlap.
-        kept = np.unique(positions, return_index=True)[1]
-        stacked = (
-            sp.vstack(parts).tocsr() if sp.issparse(parts[0]) else np.concatenate(parts)
-        )
-        return self._adata(stacked[kept], positions[kept])
+        positions = np.unique(run_starts[:, None] + np.arange(_RUN_LENGTH))
+        return self._adata(self._read_positions(positions), positions)
 
     def read_sample(self) -> AnnData:
         """Read a few cells from all over the query, to recognize its scale."""
-        positions, values = self._read_sample()
+        positions = sample_positions(self.n_obs)
+        values = self._read_positions(positions)
         sample = self._adata(values, positions)
         if self._key == "X" and values.min() < 0:
-            # The message on scaled values names the matrices that can be read instead.
-            for layer in self.root.get("layers", ()):
-                sample.layers[layer] = _as_matrix(self.root[f"layers/{layer}"])[
-                    : len(positions)
-                ]
-            if "raw/X" in self.root:
-                raw = _as_matrix(self.root["raw/X"])[: len(positions)]
-                sample.raw = AnnData(
-                    raw, obs=sample.obs, var=read_elem(self.root["raw/var"])
-                )
+            self._add_other_matrices(sample)
         return sample
 
-    def _read_sample(self) -> tuple[np.ndarray, Any]:
-        positions = sample_positions(self.n_obs)
-        runs = np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)
-        parts = [self._read(int(run[0]), int(run[-1]) + 1) for run in runs]
-        stack = sp.vstack if sp.issparse(parts[0]) else np.concatenate
-        return positions, stack(parts)
+    def _add_other_matrices(self, sample: AnnData) -> None:
+        """Add layers and raw: the message on scaled values names those that can be read instead."""
+        n_cells = sample.n_obs
+        for layer in self.root.get("layers", ()):
+            matrix = _as_matrix(self.root[f"layers/{layer}"])
+            sample.layers[layer] = matrix[:n_cells]
+        if "raw/X" in self.root:
+            sample.raw = AnnData(
+                _as_matrix(self.root["raw/X"])[:n_cells],
+                obs=sample.obs,
+                var=read_elem(self.root["raw/var"]),
+            )
 
     def digest(self) -> str:
         """Hash names of genes, shape, sparsity and a sample: all values would take too long."""
         digest = hashlib.sha256("\0".join(map(str, self.var.index)).encode())
         digest.update(f"{self._key}{tuple(self._matrix.shape)}".encode())
-        _, values = self._read_sample()
-        digest.update(
-            np.asarray(values.toarray() if sp.issparse(values) else values).tobytes()
-        )
-        if sp.issparse(values):
-            digest.update(
-                np.asarray(self.root[f"{self._key}/indptr"][:], np.int64).tobytes()
-            )
+        values = self._read_positions(sample_positions(self.n_obs))
+        is_sparse = sp.issparse(values)
+        dense = values.toarray() if is_sparse else values
+        digest.update(np.asarray(dense).tobytes())
+        if is_sparse:
+            indptr = np.asarray(self.root[f"{self._key}/indptr"][:], np.int64)
+            digest.update(indptr.tobytes())
         return digest.hexdigest()[:32]
 
-    def _read(self, start: int, stop: int) -> Any:
+    def _read(self, cells: slice) -> Any:
         try:
-            return self._matrix[start:stop]
-        # What a damaged chunk raises depends on how it was compressed.
+            return self._matrix[cells]
+        # The type of the error depends on how the damaged chunk was compressed.
         except Exception as error:
             raise OSError(
-                f"{self.path!r} is damaged: cells {start} to {stop - 1} cannot be read ({error}); get it anew."
+                f"{self.path!r} is damaged: cells {cells.start} to {cells.stop - 1} cannot be read ({error}); "
+                "get it anew."
             ) from error
+
+    def _read_positions(self, positions: np.ndarray) -> Any:
+        """Read cells by position, sorted and without repeats; neighbours are read together."""
+        runs = np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)
+        blocks = [self._read(slice(int(run[0]), int(run[-1]) + 1)) for run in runs]
+        if sp.issparse(blocks[0]):
+            return sp.vstack(blocks).tocsr()
+        return np.concatenate(blocks)
 
     def _adata(self, matrix: Any, positions: np.ndarray) -> AnnData:
         obs = pd.DataFrame(index=pd.Index(positions).astype(str))
-        kind, _, layer = self._key.partition("/")
-        if kind == "raw":
+        element, _, layer = self._key.partition("/")
+        if element == "raw":
             return AnnData(obs=obs, raw={"X": matrix, "var": self.var})
-        if kind == "layers":
+        if element == "layers":
             return AnnData(obs=obs, var=self.var, layers={layer: matrix})
         return AnnData(matrix, obs=obs, var=self.var)
 
@@ -188,16 +197,16 @@ def open_store(path: str) -> Any:
     if "://" not in path and not Path(path).exists():
         raise FileNotFoundError(f"there is no file or folder {path!r} to annotate.")
     is_file = Path(path).is_file()
-    what = ".h5ad file, or is damaged" if is_file else "Zarr store"
     zarr = None if is_file else _import_zarr(path)
     try:
         return h5py.File(path, "r") if zarr is None else zarr.open_group(path, mode="r")
     except ImportError:
         raise
-    # Zarr has many errors for what is no store of its own.
+    # Zarr raises many types of errors for folders that are no Zarr stores.
     except Exception as error:
+        description = ".h5ad file, or is damaged" if is_file else "Zarr store"
         raise ValueError(
-            f"{path!r} is no {what} ({error}): pass an .h5ad file or a Zarr store."
+            f"{path!r} is no {description} ({error}): pass an .h5ad file or a Zarr store."
         ) from error
 
 
@@ -228,10 +237,9 @@ def replacing_store(path: Path) -> Iterator[Path]:
         yield temporary
         if temporary.is_file():
             sync(temporary)
-        if (
-            path.is_dir() or (temporary.is_dir() and path.exists())
-        ) and not path.is_symlink():
-            # A folder cannot be replaced, and replaces nothing, in one step.
+        # A folder neither replaces nor is replaced in one step.
+        is_folder = path.is_dir() or (temporary.is_dir() and path.exists())
+        if is_folder and not path.is_symlink():
             os.rename(path, folder / "replaced")
         os.replace(temporary, path)
 
@@ -245,16 +253,13 @@ def open_for_writing(path: Path, *, new: bool = False) -> Iterator[Any]:
         return
     zarr = _import_zarr(path)
     with warnings.catch_warnings():
-        # Zarr says at each call that it is not certain of names, strings and consolidation.
+        # Zarr warns at each call about names, strings and consolidation.
         warnings.simplefilter("ignore")
-        yield zarr.open_group(
-            path,
-            **(
-                {"mode": "w", "zarr_format": 3}
-                if new
-                else {"mode": "r+", "use_consolidated": False}
-            ),
-        )
+        if new:
+            group = zarr.open_group(path, mode="w", zarr_format=3)
+        else:
+            group = zarr.open_group(path, mode="r+", use_consolidated=False)
+        yield group
         zarr.consolidate_metadata(path)
 
 
@@ -272,54 +277,58 @@ def copy_store(store: Store, path: Path, *, matrices: bool) -> None:
     matrices
         Whether to copy ``X``, ``layers``, ``raw`` and ``obsp``, too.
     """
-    left_out = () if matrices else _MATRICES
-    in_hdf5 = isinstance(store.root, h5py.File)
-    if path.suffix == ".zarr" and not in_hdf5 and os.path.isdir(store.path):
-        top = os.path.abspath(store.path)
-        shutil.copytree(
-            store.path,
-            path,
-            ignore=lambda folder, _: left_out if os.path.abspath(folder) == top else (),
-        )
+    omitted = () if matrices else _MATRICES
+    is_hdf5 = isinstance(store.root, h5py.File)
+    if path.suffix == ".zarr" and not is_hdf5 and os.path.isdir(store.path):
+        root = os.path.abspath(store.path)
+
+        def ignore(folder: str, _: list[str]) -> tuple[str, ...]:
+            return omitted if os.path.abspath(folder) == root else ()
+
+        shutil.copytree(store.path, path, ignore=ignore)
         return
     with open_for_writing(path, new=True) as target:
         target.attrs.update(dict(store.root.attrs))
-        for name in [name for name in store.root if name not in left_out]:
-            if path.suffix == ".h5ad" and in_hdf5:
+        for name in store.root:
+            if name in omitted:
+                continue
+            if path.suffix == ".h5ad" and is_hdf5:
                 store.root.copy(store.root[name], target, name=name)
             else:
                 _copy(store.root[name], target, name)
 
 
 def _copy(element: Any, target: Any, name: str) -> None:
-    """Copy one element to another format; of a matrix, some cells are in memory at a time."""
-    kind = element.attrs.get("encoding-type", "")
+    """Copy one element to another format; matrices are copied block by block."""
+    encoding = element.attrs.get("encoding-type", "")
     if name in ("layers", "raw", "obsm", "obsp") and not hasattr(element, "shape"):
         group = target.require_group(name)
         group.attrs.update(dict(element.attrs))
-        for inner in element:
-            _copy(element[inner], group, inner)
-    elif kind == "csr_matrix":
+        for key in element:
+            _copy(element[key], group, key)
+    elif encoding == "csr_matrix":
         matrix = sparse_dataset(element)
         write_elem(target, name, matrix[:_BLOCK])
-        written = sparse_dataset(target[name])
-        for start in range(_BLOCK, matrix.shape[0], _BLOCK):
-            written.append(matrix[start : start + _BLOCK])
-    elif kind == "array" and len(element.shape) == 2:
-        written = create_array(target, name, element[:_BLOCK], element.shape[0])
-        for start in range(_BLOCK, element.shape[0], _BLOCK):
-            written[start : start + _BLOCK] = element[start : start + _BLOCK]
+        copied = sparse_dataset(target[name])
+        for offset in range(_BLOCK, matrix.shape[0], _BLOCK):
+            copied.append(matrix[offset : offset + _BLOCK])
+    elif encoding == "array" and len(element.shape) == 2:
+        array = create_array(target, name, element[:_BLOCK], element.shape[0])
+        for offset in range(_BLOCK, element.shape[0], _BLOCK):
+            rows = slice(offset, offset + _BLOCK)
+            array[rows] = element[rows]
     else:
         write_elem(target, name, read_elem(element))
 
 
-def create_array(group: Any, name: str, first: np.ndarray, n_obs: int) -> Any:
+def create_array(group: Any, name: str, top_rows: np.ndarray, n_obs: int) -> Any:
     """Make an array of ``n_obs`` rows as anndata writes it, with its first rows; the others are to be filled."""
+    n_rows, n_columns = top_rows.shape
     # Only a chunked dataset of HDF5 can grow.
-    options: dict[str, Any] = {"chunks": (max(len(first), 1), max(first.shape[1], 1))}
+    options: dict[str, Any] = {"chunks": (max(n_rows, 1), max(n_columns, 1))}
     if isinstance(group, h5py.Group):
-        options["maxshape"] = (None, first.shape[1])
-    write_elem(group, name, first, dataset_kwargs=options)
+        options["maxshape"] = (None, n_columns)
+    write_elem(group, name, top_rows, dataset_kwargs=options)
     array = group[name]
-    array.resize((n_obs, first.shape[1]))
+    array.resize((n_obs, n_columns))
     return array

@@ -27,10 +27,11 @@ from tosica.ondisk import (
     Store,
     annotate_on_workers,
     join_parts,
-    part_file,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from anndata import AnnData
     from mudata import MuData
 
@@ -86,7 +87,6 @@ def annotate(
     confidence=CONFIDENCE,
     precision=OneOf(*get_args(Precision)),
     key_added=FileKey(),
-    array_task=InstanceOf("a pair (i, n) of whole numbers", tuple, list, optional=True),
 )
 def annotate_file(
     path: str | os.PathLike[str],
@@ -104,7 +104,6 @@ def annotate_file(
     key_added: str = "tosica",
     cells_per_part: int = 49_152,
     client: Any = None,
-    array_task: tuple[int, int] | None = None,
     overwrite: bool = False,
     enable_progress_bar: bool = True,
 ) -> None:
@@ -134,9 +133,6 @@ def annotate_file(
     client
         A ``dask.distributed.Client``, whose workers annotate the parts; they need the same disk.
         Each worker takes one part at a time, with all of its threads.
-    array_task
-        ``(i, n)`` annotates only the i-th of n shares of the parts, from 0 on, and joins nothing:
-        for job arrays without Dask. A last call without it joins all parts.
     overwrite
         Replace ``output`` if it exists, and drop parts of an earlier call.
     enable_progress_bar
@@ -192,15 +188,12 @@ def annotate_file(
     """
     if layer is not None and use_raw:
         raise ValueError("Give either layer or use_raw=True, not both.")
-    task, n_tasks = array_task or (0, 1)
-    if not 0 <= task < n_tasks:
-        raise ValueError(
-            f"array_task must be (i, n) with 0 <= i < n, not {array_task}."
-        )
-    source, target = os.fspath(path), Path(output)
+    source = os.fspath(path)
+    target = Path(output)
     if target.suffix not in (".h5ad", ".zarr"):
         raise ValueError(f"output must end in .h5ad or .zarr, not {target.name!r}.")
-    if "://" not in source and target.resolve() == Path(source).resolve():
+    is_remote = "://" in source
+    if not is_remote and target.resolve() == Path(source).resolve():
         raise ValueError(
             "output is the query itself, which is not changed: give another path."
         )
@@ -212,61 +205,33 @@ def annotate_file(
     store = Store(
         source, layer=layer, use_raw=use_raw, default_layer=model.modalities[0].layer
     )
-    where = source if "://" in source else str(Path(source).resolve())
-    reading: dict[str, Any] = {
-        "layer": layer,
-        "use_raw": use_raw,
-        "precision": precision,
-    }
-    reading |= {
-        "confidence": confidence,
-        "probabilities": probabilities,
-        "cells_per_part": cells_per_part,
-    }
     plan = Plan(
-        path=where,
+        path=source if is_remote else str(Path(source).resolve()),
         n_obs=store.n_obs,
         query=store.digest(),
         model=model.fingerprint,
-        **reading,
+        layer=layer,
+        use_raw=use_raw,
+        confidence=confidence,
+        probabilities=probabilities,
+        precision=precision,
+        cells_per_part=cells_per_part,
     )
     folder = target.with_name(f"{target.name}.parts")
     annotator = PartAnnotator(plan, folder, store, model, batch_size)
-    sample = annotator.infer_sample()
+    sample_result = annotator.infer_sample()
     warn_of_cutoff(cutoff, len(model.labels))
-    if overwrite and array_task is None:
+    if overwrite:
         shutil.rmtree(folder, ignore_errors=True)
     plan.begin(folder, model)
-    missing = [
-        part for part in range(plan.n_parts) if not part_file(folder, part).is_file()
-    ]
-    if array_task is None and 0 < len(missing) < plan.n_parts:
-        logger.info(
-            f"annotate_file: {plan.n_parts - len(missing)} of {plan.n_parts} parts are there already"
-        )
-    missing = [part for part in missing if part % n_tasks == task]
-    sizes = {
-        part: stop - start for part in missing for start, stop in [plan.cells(part)]
-    }
-    done = (
-        map(annotator.annotate, missing)
-        if client is None
-        else annotate_on_workers(folder, missing, client, batch_size)
+    _annotate_parts(
+        annotator, plan, folder, client, batch_size, show_progress=enable_progress_bar
     )
-    with progress(sum(sizes.values()), "annotate", enabled=enable_progress_bar) as step:
-        for part in done:
-            step.n += sizes[part]
-    if array_task is not None:
-        logger.info(
-            "annotate_file: annotated %d parts; when all shares are done, the same call without array_task joins them",
-            len(missing),
-        )
-        return
     join_parts(
         plan,
         folder,
         store,
-        sample,
+        sample_result,
         target,
         cutoff=cutoff,
         key_added=key_added,
@@ -278,3 +243,27 @@ def annotate_file(
         format_thousands(plan.n_obs),
         target,
     )
+
+
+def _annotate_parts(
+    annotator: PartAnnotator,
+    plan: Plan,
+    folder: Path,
+    client: Any,
+    batch_size: int | None,
+    *,
+    show_progress: bool,
+) -> None:
+    """Annotate all parts that have no file yet, here or on the workers of ``client``."""
+    missing = plan.missing_parts(folder)
+    if 0 < len(missing) < plan.n_parts:
+        logger.info(
+            f"annotate_file: {plan.n_parts - len(missing)} of {plan.n_parts} parts are there already"
+        )
+    finished: Iterator[int] = map(annotator.annotate, missing)
+    if client is not None:
+        finished = annotate_on_workers(folder, missing, client, batch_size)
+    n_missing = sum(plan.n_cells(part_number) for part_number in missing)
+    with progress(n_missing, "annotate", enabled=show_progress) as bar:
+        for part_number in finished:
+            bar.n += plan.n_cells(part_number)
