@@ -1,4 +1,4 @@
-"""Effect of batch correction on labels and embeddings.
+"""Accuracy and embeddings where the reference has several batches.
 
 ``python -m benchmarks.batches FOLDER`` from the repository's root, with the files named in
 ``_accuracy_tasks.py`` in that folder and ``benchmarks/requirements.txt`` installed, writes
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
 
-OURS = {"batches named": True, "batches not named": False}
-PEERS = ("celltypist", "logistic", "svm")
+METHOD_NAMES = ("tosica", "celltypist", "logistic", "svm")
 
 
 def lacking(adata: AnnData, only: str | None = None) -> Iterator[tuple[str, Split]]:
@@ -89,12 +88,11 @@ TASKS: dict[
 }
 
 
-def trained(reference: AnnData, *, named: bool, seed: int = 0) -> tosica.TOSICA:
-    """A model with defaults, trained with or without `batch_key`."""
+def trained(reference: AnnData) -> tosica.TOSICA:
+    """A model with defaults."""
     tosica.pp.build_mask(reference)
-    batch_key = BATCH if named else None
-    tosica.TOSICA.setup_anndata(reference, labels_key=LABEL, batch_key=batch_key)
-    scvi.settings.seed = seed
+    tosica.TOSICA.setup_anndata(reference, labels_key=LABEL)
+    scvi.settings.seed = 0
     model = tosica.TOSICA(reference)
     model.train(enable_progress_bar=False, accelerator="cpu")
     return model
@@ -102,15 +100,11 @@ def trained(reference: AnnData, *, named: bool, seed: int = 0) -> tosica.TOSICA:
 
 def right(split: Split, method: str) -> float:
     """Share of the query's cells that a method labels correctly."""
-    reference, query = split.reference.copy(), split.query
-    if method in OURS:
-        called = trained(reference, named=OURS[method]).predict(query)
-    else:
-        found = quietly(METHODS[method][1], reference, query, 0)
-        called = found.columns.astype(str).to_numpy()[found.to_numpy().argmax(1)]
-    return float(
-        (np.asarray(called).astype(str) == query.obs[LABEL].astype(str)).mean()
-    )
+    run = METHODS[method][1]
+    probabilities = quietly(run, split.reference.copy(), split.query, 0)
+    names = probabilities.columns.astype(str).to_numpy()
+    labels = names[probabilities.to_numpy().argmax(1)]
+    return float((labels == split.query.obs[LABEL].astype(str)).mean())
 
 
 def embeddings(adata: AnnData) -> dict[str, dict[str, float]]:
@@ -135,10 +129,9 @@ def embeddings(adata: AnnData) -> dict[str, dict[str, float]]:
     query.obsm["PCA"] = of_query.obsm["X_pca"]
     query.obsm["Harmony"] = of_query.obsm["X_pca_harmony"]
     query.obsm["scVI"] = of_query.obsm["scVI"]
-    for name, named in OURS.items():
-        model = trained(reference.copy(), named=named)
-        query.obsm[f"X_tosica, {name}"] = model.get_attention(query).to_numpy()
-        query.obsm[f"class token, {name}"] = model.get_latent_representation(query)
+    model = trained(reference.copy())
+    query.obsm["X_tosica"] = model.get_attention(query).to_numpy()
+    query.obsm["class token"] = model.get_latent_representation(query)
     keys = list(query.obsm)
     metrics = Benchmarker(
         query,
@@ -156,21 +149,19 @@ def embeddings(adata: AnnData) -> dict[str, dict[str, float]]:
 def report(result: dict[str, Any]) -> str:
     """The page."""
     runs = pd.DataFrame(result["runs"])
-    methods = [*OURS, *(m for m in PEERS if m in set(runs["method"]))]
-    titles = {m: METHODS[m][0] for m in PEERS} | {m: f"**tosica**, {m}" for m in OURS}
+    methods = [name for name in METHOD_NAMES if name in set(runs["method"])]
     lines = [
         "# Batches of the reference",
         "",
-        "Written by `python -m benchmarks.batches`, one seed. *Batches named* means that `setup_anndata` got a",
-        "`batch_key`. The table has shares of cells with the right label. In the first task, each label of one",
-        "batch in",
-        "turn is left out of the reference, and its cells are the query. In the others, every batch has every type.",
+        "Written by `python -m benchmarks.batches`, one seed. The table has shares of cells with the right label.",
+        "In the first task, each label of one batch in turn is left out of the reference, and its cells are the",
+        "query. In the others, every batch has every type.",
         *([result["note"]] if result.get("note") else []),
         "",
     ]
     of = runs.groupby(["method", "task"])["right"].mean()
     tasks = [task for task in TASKS if task in set(runs["task"])]
-    rows = [[titles[m], *(f"{of[m, task]:.3f}" for task in tasks)] for m in methods]
+    rows = [[METHODS[m][0], *(f"{of[m, task]:.3f}" for task in tasks)] for m in methods]
     lines += [*table(["", *(TASKS[task][0] for task in tasks)], rows), ""]
     scores = pd.DataFrame(result["embeddings"]).T
     if len(scores):
@@ -197,8 +188,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("data", type=Path, help="folder with the files")
     parser.add_argument("--tasks", nargs="*", choices=TASKS, default=list(TASKS))
-    parser.add_argument("--methods", nargs="+", default=[*OURS, *PEERS])
-    parser.add_argument("--again", nargs="+", choices=[*OURS, *PEERS], default=[])
+    parser.add_argument("--methods", nargs="+", default=METHOD_NAMES)
+    parser.add_argument("--again", nargs="+", choices=METHOD_NAMES, default=[])
     parser.add_argument(
         "--embeddings", action=argparse.BooleanOptionalAction, default=True
     )

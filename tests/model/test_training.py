@@ -416,7 +416,7 @@ def test_held_out_cells_choose_the_share_of_the_network(
         damages["doubt of the branch"] = lambda: np.add(line, noise, line)
         damages.get(poor, int)()
 
-    monkeypatch.setattr(TOSICA, "_training_phases", (*PHASES[:7], damage, *PHASES[7:9]))
+    monkeypatch.setattr(TOSICA, "_training_phases", (*PHASES[:6], damage, *PHASES[6:8]))
     model = train(toy, max_epochs=10, train_size=0.5)
     assert model.module.temperature.item() == pytest.approx(1 + weight, rel=0.3)
     assert (poor == "linear branch") == (

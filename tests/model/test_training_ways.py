@@ -1,14 +1,12 @@
-"""Trainings that begin or run in another way: a network's weights, compiled, a card, threads, processes."""
+"""Trainings that begin or run in another way: a network's weights, a card, threads, processes."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import warnings
 
 import numpy as np
 import pandas as pd
@@ -18,8 +16,7 @@ import torch
 from _cells import TOY_SETS
 
 import tosica
-from tosica.model import _device
-from tosica.module import Encoder, MaskedEmbedding
+from tosica.module import MaskedEmbedding
 
 # --------------------------------------------------------------------------- a network's weights
 
@@ -103,57 +100,6 @@ def test_weights_of_zero_and_none_leave_finite_weights():
     assert torch.equal(now[:4], before[:4])
     assert (now[4] == 0).all()
     assert (now[5] != 0).all()
-
-
-# --------------------------------------------------------------------------- compiled
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
-def test_compiled_steps_are_the_same_steps():
-    encoder, tokens = Encoder(8, 2, 1), torch.randn(3, 5, 8)
-    encoder(tokens)[0].square().sum().backward()
-    expected = {name: p.grad.clone() for name, p in encoder.named_parameters()}
-    encoder.zero_grad()
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # torch's compiler has much to say of its own parts
-        with _device.compiled(encoder, torch.device("cpu")):
-            assert "forward" in vars(encoder)
-            encoder(tokens)[0].square().sum().backward()
-            with torch.no_grad():
-                latent = encoder(tokens)[0]
-    assert "forward" not in vars(encoder)
-    torch.testing.assert_close(latent, encoder(tokens)[0], rtol=1e-3, atol=1e-4)
-    for name, parameter in encoder.named_parameters():
-        torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-3, atol=1e-4)
-
-
-def test_without_a_compiler_there_is_one_warning(toy, toy_query, train, monkeypatch):
-    def no_compiler(*_):
-        raise RuntimeError("No working C++ compiler found\nand a long story")
-
-    expected = train(toy, max_epochs=1).predict(toy_query, soft=True)
-    monkeypatch.setattr(torch, "compile", no_compiler)
-    with pytest.warns(
-        UserWarning,
-        match=r"compile=True has no effect.*\(No working C\+\+ compiler found\)",
-    ) as caught:
-        model = train(toy, max_epochs=1, compile=True)
-    assert sum("compile" in str(w.message) for w in caught) == 1
-    assert (model.predict(toy_query, soft=True) == expected).all(axis=None)
-
-
-def test_the_encoder_is_given_back_after_a_failure(monkeypatch):
-    encoder = Encoder(8, 2, 1)
-    monkeypatch.setattr(torch, "compile", lambda function: function)
-    with (
-        pytest.raises(KeyboardInterrupt),
-        _device.compiled(encoder, torch.device("cpu")),
-    ):
-        raise KeyboardInterrupt
-    assert "forward" not in vars(encoder)
 
 
 # --------------------------------------------------------------------------- a card

@@ -3,10 +3,10 @@
 The files in the order in which :meth:`tosica.TOSICA.train` uses them:
 
 1. ``_classifier`` draws cells so that rare labels are kept, and reads their expression.
-2. ``_audit`` finds cells of the reference with a wrong label (confident learning), which are left
-   out, and the directions along which the batches of the reference differ.
-3. ``_logistic`` fits one-vs-rest logistic regressions with a ridge, a nuisance penalty along such
-   directions, and a group lasso over gene sets. The model also chooses its tokens by it.
+2. ``_label_errors`` finds cells of the reference with a wrong label (confident learning), which are
+   left out.
+3. ``_logistic`` fits one-vs-rest logistic regressions with a ridge, a nuisance penalty, and a group
+   lasso over gene sets. The model also chooses its tokens by it.
 4. ``_classifier`` averages regressions without and with group lasso, chooses their weights and the
    temperature by cross-validation, splits the weights of genes among tokens, and fits the
    probabilistic PCA that imputes genes which a query lacks.
@@ -22,7 +22,6 @@ the model is sure of beside drawn cells.
 Other packages import from here. :class:`~tosica.module._module.LinearBranch` holds the result.
 """
 
-from tosica.linear._audit import find_batch_directions, find_label_errors
 from tosica.linear._classifier import (
     MAX_CELLS,
     CrossValidated,
@@ -38,6 +37,7 @@ from tosica.linear._classifier import (
     split_among_tokens,
     subsample_by_label,
 )
+from tosica.linear._label_errors import find_label_errors
 from tosica.linear._logistic import RegressionConfig, fit_regressions
 from tosica.linear._new_labels import (
     LabeledCells,

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from tosica.data import CellMatrix, JointMatrix, ModalitySlice
 
-# More cells hardly change the regression, the principal components or the batch directions; with
-# more cells, cross-fitting would take longer than training the network.
+# More cells hardly change the regression or the principal components; with more cells,
+# cross-fitting would take longer than training the network.
 MAX_CELLS, MAX_CELLS_CROSS_FIT = 10_000, 4_000
 # Targeted panels (Xenium, CosMx, MERSCOPE) have at most this many genes.
 PANEL_GENES = 1000
@@ -109,7 +109,6 @@ def fit_linear_classifier(
     n_labels: int,
     tokens: sp.csr_matrix,
     *,
-    batch_directions: NDArray[np.floating] | None = None,
     weight: float | None = None,
     temperature: float = 1.0,
     lasso_share: float = LASSO_SHARES[-1],
@@ -125,9 +124,6 @@ def fit_linear_classifier(
         Number of labels. Labels that do not occur have a logit that is never the largest.
     tokens
         Which gene is in which token, shape ``(n_tokens, n_genes)``.
-    batch_directions
-        Directions along which scores should not change, as from
-        :func:`~tosica.linear.find_batch_directions`.
     weight
         Weight of the regression's logits relative to the network's, by default
         :func:`linear_to_network_ratio` of the number of cells.
@@ -145,7 +141,6 @@ def fit_linear_classifier(
         n_labels,
         tokens,
         slices=data.slices,
-        batch_directions=batch_directions,
         weight=linear_to_network_ratio(len(data.cells)) if weight is None else weight,
         temperature=temperature,
         lasso_share=lasso_share,
@@ -160,7 +155,6 @@ def fit_classifier(
     tokens: sp.csr_matrix,
     *,
     slices: Sequence[ModalitySlice] = (),
-    batch_directions: NDArray[np.floating] | None = None,
     weight: float = 1.0,
     temperature: float = 1.0,
     lasso_share: float = LASSO_SHARES[-1],
@@ -174,7 +168,7 @@ def fit_classifier(
         Log-normalised expression, ``(n_cells, n_genes)``.
     labels
         Label of each cell as a number, ``(n_cells,)``.
-    n_labels, tokens, batch_directions, weight, temperature, lasso_share, config
+    n_labels, tokens, weight, temperature, lasso_share, config
         As in :func:`fit_linear_classifier`.
     slices
         Genes of each modality, by default of one.
@@ -184,12 +178,7 @@ def fit_classifier(
     The classifier.
     """
     present, codes = np.unique(labels, return_inverse=True)
-    penalties = {
-        "batch_directions": batch_directions,
-        "gene_sets": tokens,
-        "config": config,
-    }
-    fitted = fit_regressions(x, codes, slices=slices, **penalties)
+    fitted = fit_regressions(x, codes, gene_sets=tokens, slices=slices, config=config)
     mean = (1 - lasso_share) * fitted.ridge + lasso_share * fitted.lasso
     factor, adjustment = weight / temperature, logit_adjustment(codes) * config.balanced
     pair_weights, is_inactive = split_among_tokens(mean, fitted.relevance, tokens)
@@ -240,7 +229,6 @@ def split_among_tokens(
 def cross_validate(
     data: LabeledRows,
     tokens: sp.csr_matrix,
-    batch_directions: NDArray[np.floating] | None = None,
     *,
     max_cells: int = MAX_CELLS_CROSS_FIT,
 ) -> CrossValidated:
@@ -264,7 +252,7 @@ def cross_validate(
     ----------
     data
         The cells that train or validate the model.
-    tokens, batch_directions
+    tokens
         As in :func:`fit_linear_classifier`.
     max_cells
         Size of the subsample of the cells that is used.
@@ -282,15 +270,16 @@ def cross_validate(
             RegressionConfig(C=10 ** (-half / 2), multinomial=True, balanced=False)
             for half in range(3, 7)
         )
-    penalties = {
-        "batch_directions": batch_directions,
-        "gene_sets": tokens,
-        "slices": data.slices,
-    }
 
     def fit(cells: NDArray[np.bool_]) -> list[Regressions]:
         return [
-            fit_regressions(x[cells], codes[cells], config=config, **penalties)
+            fit_regressions(
+                x[cells],
+                codes[cells],
+                gene_sets=tokens,
+                slices=data.slices,
+                config=config,
+            )
             for config in configs
         ]
 

@@ -27,19 +27,16 @@ _N_START_CELLS = 256
 
 
 class _View(NamedTuple):
-    """What a regression sees of the tokens, the batch directions and the genes: all, or those of one modality."""
+    """What a regression sees of the tokens and the genes: all, or those of one modality."""
 
     tokens: sp.csr_matrix
-    directions: np.ndarray | None
     slices: tuple[ModalitySlice, ...]
 
     def of_modality(self, part: ModalitySlice) -> _View:
         genes = slice(part.start, part.stop)
-        tokens, directions = self.tokens[:, genes], self.directions
+        tokens = self.tokens[:, genes]
         held = tokens.getnnz(axis=1) > 0
-        return _View(
-            tokens[held], None if directions is None else directions[:, genes], (part,)
-        )
+        return _View(tokens[held], (part,))
 
     def read(self, rows: linear.LabeledRows) -> linear.LabeledRows:
         """Cells that were measured in the view's modality."""
@@ -73,26 +70,23 @@ class LinearFit:
         All cells of the reference.
     labels
         Names of the labels, for warnings.
-    batch_directions
-        Shape ``(n_directions, n_genes)``. Directions in which batches differ, or ``None``.
     """
 
     module: TOSICAModule
     data: ReferenceData
     rows: linear.LabeledRows
     labels: list[str]
-    batch_directions: np.ndarray | None
 
     def __post_init__(self) -> None:
         data, module = self.data, self.module
         # The same for both fits: held-out cells judge the model that is fitted to all cells.
         self.weight = linear.linear_to_network_ratio(data.n_train + data.n_val)
-        of_all = _View(token_genes(module), self.batch_directions, module.slices)
+        of_all = _View(token_genes(module), module.slices)
         parts = module.slices if len(module.slices) > 1 else ()
         self._views = [of_all, *(of_all.of_modality(part) for part in parts)]
         cells = np.union1d(data.train_idx, data.val_idx)
         self._chosen = [
-            linear.cross_validate(view.read(self.rows[cells]), *view[:2])
+            linear.cross_validate(view.read(self.rows[cells]), view.tokens)
             for view in self._views
         ]
         self.fit()
@@ -117,7 +111,6 @@ class LinearFit:
                 view.read(rows),
                 len(self.labels),
                 view.tokens,
-                batch_directions=view.directions,
                 weight=1.0,
                 **chosen._asdict(),
             )

@@ -183,8 +183,7 @@ class SetupMixin(BaseModelClass):
             Value of that column in cells without a label; the model is not trained on them. Cells
             without a value (NaN) count as such, too.
         batch_key
-            Column of ``adata.obs`` with the batches. Validation cells are drawn evenly from them,
-            and :meth:`train` corrects for differences between them.
+            Column of ``adata.obs`` with the batches. Validation cells are drawn evenly from them.
         layer
             Layer with the expression; by default ``adata.X``.
         mask_key
@@ -282,7 +281,7 @@ class SetupMixin(BaseModelClass):
             Label of cells without one; the model is not trained on them.
         batch_key
             Column with the batches, found as labels are. Validation cells are drawn evenly from
-            them. Models of a MuData do not correct for batches; models of an AnnData do.
+            them.
         layers
             Name of a modality to its layer with the expression; by default its ``X``.
         mask_key

@@ -133,28 +133,21 @@ class TrainingPlan(LightningModule):
         The network.
     config
         Settings.
-    batch_directions
-        Shape ``(n_directions, n_genes)``. A random sum of these is added to each cell at each step,
-        so that the network learns to ignore them. They move to the device with the plan, and are
-        not saved.
     label_shares
         Share of each label in the draws, ``(n_labels,)``, by default the same.
     """
 
-    batch_directions: Tensor | None
     label_shares: Tensor | None
 
     def __init__(
         self,
         module: TOSICAModule,
         config: TrainingPlanConfig | None = None,
-        batch_directions: Tensor | None = None,
         label_shares: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.module = module
         self.config = config or TrainingPlanConfig()
-        self.register_buffer("batch_directions", batch_directions, persistent=False)
         self.register_buffer("label_shares", label_shares, persistent=False)
         # What is shown of the training, while it runs.
         self.progress: Progress | None = None
@@ -176,7 +169,6 @@ class TrainingPlan(LightningModule):
                 "complete_cells": self.config.complete_cells,
                 "token_keep": 1 - self.config.token_dropout,
                 "modality_dropout": self.config.modality_dropout,
-                "batch_directions": self.batch_directions,
             },
             loss_kwargs={
                 "label_smoothing": self.config.label_smoothing,
@@ -301,9 +293,6 @@ TRAINER_ARGUMENTS = {
 
 
 _FLAG = Flag()
-# Batch directions are scaled by this in training: batches of a query differ more than those of the
-# reference do, and along single directions.
-_BATCH_EFFECT_SCALE = 6.0
 
 
 def pop_progress_args(trainer_kwargs: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
@@ -340,16 +329,13 @@ def pop_early_stopping(trainer_kwargs: dict[str, Any]) -> EarlyStopping:
 
 def make_trainer(state: TrainingState) -> None:
     """Make the training plan and the trainer, which refuses wrong arguments and what processes cannot do together."""
-    scaled = None
-    if state.directions is not None:
-        scaled = torch.from_numpy(_BATCH_EFFECT_SCALE * state.directions).float()
     n_cells = np.bincount(
         state.data.codes[state.data.train_idx], minlength=len(state.model.labels)
     )
     # A label without cells has to be learnt not to occur.
     shares = torch.from_numpy(label_shares(n_cells.clip(1))).float()
     state.plan = state.model._training_plan_cls(
-        state.model.module, state.settings.plan, scaled, shares
+        state.model.module, state.settings.plan, shares
     )
     # Losses are kept once an epoch; lightning warns if it has fewer steps than this.
     kwargs: dict[str, Any] = {"log_every_n_steps": 1, "enable_progress_bar": False}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
@@ -25,13 +24,12 @@ from tosica.data import CellMatrix
 from tosica.linear import (
     MAX_CELLS_NOVELTY,
     LabeledRows,
-    find_batch_directions,
     find_label_errors,
     fit_novelty,
     fit_ppca,
 )
 from tosica.model import _trainer
-from tosica.model._device import ACCELERATOR, check_devices, compiled
+from tosica.model._device import ACCELERATOR, check_devices
 from tosica.model._linear_fit import LinearFit, fit_baseline
 from tosica.model._modalities import open_matrix
 from tosica.model._reference import ReferenceData
@@ -78,7 +76,6 @@ class TrainingSettings:
     calibrate: bool = True
     refit: bool = True
     check_labels: bool = True
-    correct_batches: bool = True
     plan: TrainingPlanConfig = field(default_factory=TrainingPlanConfig)
 
 
@@ -86,8 +83,8 @@ class TrainingSettings:
 class TrainingState:
     """What the phases of a training read and leave.
 
-    ``left_out`` are positions of cells with wrong labels, ``directions`` those in which batches
-    differ. ``ended_early`` says where Ctrl-C ended the training.
+    ``left_out`` are positions of cells with wrong labels. ``ended_early`` says where Ctrl-C ended
+    the training.
     """
 
     model: TrainingMixin
@@ -101,7 +98,6 @@ class TrainingState:
     # What the phases leave.
     resumed: dict[str, Any] | None = None
     left_out: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    directions: np.ndarray | None = None
     linear: LinearFit | None = None
     ended_early: str = ""
     rows: LabeledRows = field(init=False)
@@ -180,28 +176,6 @@ def hold_out(state: TrainingState) -> None:
         )
 
 
-def find_directions(state: TrainingState) -> None:
-    """Find the directions of expression in which batches differ within labels."""
-    cells, batches = state.data.train_idx, state.strata[state.data.train_idx]
-    one_batch = (batches == batches[0]).all()
-    if not state.settings.correct_batches or one_batch:
-        return
-    with progress(None, "train: batch directions", enabled=state.shows_bar):
-        found = find_batch_directions(state.rows[cells], batches)
-    if found is None:
-        logger.warning(
-            "train: no label has three cells in each of two batches, so that labels and batches cannot be separated, "
-            "and batches are not corrected for; it takes more cells of one label in two batches"
-        )
-        return
-    n = len(found)
-    where = f"in {n} direction{'s' * (n > 1)} of expression, which is corrected for"
-    logger.info(
-        "train: the batches differ %s", where if n else "no more than by chance"
-    )
-    state.directions = found if n else None
-
-
 def fit_linear(state: TrainingState) -> None:
     """Fit the regressions of the linear branch, and initialize the tokens from them."""
     model, data, module = state.model, state.data, state.model.module
@@ -221,9 +195,7 @@ def fit_linear(state: TrainingState) -> None:
             tensor.zero_()
     module.linear.clip_max.fill_(torch.inf)
     with progress(None, "train: linear branch", enabled=state.shows_bar):
-        state.linear = LinearFit(
-            module, data, state.rows, model.labels, state.directions
-        )
+        state.linear = LinearFit(module, data, state.rows, model.labels)
     model.training_.regression = state.linear.penalties
     if not model.is_trained_ and not model._starts_from_network:
         state.linear.init_tokens()
@@ -400,7 +372,6 @@ PHASES: tuple[Phase, ...] = (
     read_reference,
     check_labels,
     hold_out,
-    find_directions,
     _trainer.make_trainer,
     fit_linear,
     fit_network,
@@ -487,8 +458,6 @@ class TrainingMixin(SetupMixin):
         calibrate: bool = True,
         refit: bool = True,
         check_labels: bool = True,
-        correct_batches: bool = True,
-        compile: bool = False,  # noqa: A002 # as torch and lightning call it
         plan_kwargs: dict[str, Any] | None = None,
         datamodule: AnnbatchDataModule | None = None,
         checkpoint_dir: str | Path | None = None,
@@ -536,15 +505,6 @@ class TrainingMixin(SetupMixin):
             Look for label errors by cross-validation. If they are more than 7 % of the reference,
             and not because its types are hard to separate, leave these cells out and warn;
             ``mislabeled_indices`` has their positions.
-        correct_batches
-            If the reference was set up with a ``batch_key``, train the model to ignore differences
-            between batches within a label. This is meant for labels that the reference has in some
-            batches only; the page on batches shows what it changes. It needs a label with three
-            cells in each of two batches, and has no effect otherwise.
-        compile
-            Compile the encoder's training steps with :func:`torch.compile`. This takes up to a
-            minute at first and pays on a GPU; on a CPU it replaces our own attention kernel.
-            Without a compiler it warns and has no effect.
         plan_kwargs
             Parameters of the training plan: ``lr``, ``weight_decay``, ``gene_dropout``,
             ``complete_cells``, ``token_dropout``, ``modality_dropout``, ``label_smoothing``, ``warmup``.
@@ -593,7 +553,7 @@ class TrainingMixin(SetupMixin):
         Warns
         -----
         UserWarning
-            If ``compile=True`` and nothing can be compiled, if there are label errors, if no gene set
+            If there are label errors, if no gene set
             distinguishes a label, or if ``max_time`` is over before the network's first step.
         """
         config = make_config(plan_kwargs)
@@ -605,7 +565,6 @@ class TrainingMixin(SetupMixin):
             calibrate,
             refit,
             check_labels,
-            correct_batches,
             config,
         )
         refuse_unknown(self.train, trainer_kwargs, *_trainer.TRAINER_ARGUMENTS)
@@ -622,7 +581,7 @@ class TrainingMixin(SetupMixin):
             raise ValueError(
                 "datamodule has other cells than the model: make the model from datamodule.adata."
             )
-        device = check_devices(accelerator, devices)
+        check_devices(accelerator, devices)
         state = TrainingState(
             self,
             settings,
@@ -634,12 +593,10 @@ class TrainingMixin(SetupMixin):
             else Path(checkpoint_dir, _trainer.CHECKPOINT_FILE),
             resume=None if resume is None else _trainer.find_checkpoint(resume),
         )
-        compiling = compiled(self.module.encoder, device) if compile else nullcontext()
         with (
             quiet_libraries(),
             thread_pool(),
             _trainer.restore_on_failure(self),
-            compiling,
         ):
             for phase in self._training_phases:
                 phase(state)

@@ -468,7 +468,6 @@ class TOSICAModule(BaseModuleClass):
         token_keep: float = 1.0,
         modality_dropout: float = 0.0,
         modalities: tuple[int, ...] | None = None,
-        batch_directions: Tensor | None = None,
     ) -> dict[str, Any]:
         """Encode cells.
 
@@ -487,9 +486,6 @@ class TOSICAModule(BaseModuleClass):
             modalities but all of them has the same weight. Complete cells have the rest.
         modalities
             Positions of the modalities that were measured, by default all.
-        batch_directions
-            Shape ``(n_directions, n_genes)``. A sum of these is added to each cell, each times a
-            number from the standard normal distribution, before genes are hidden.
 
         Returns
         -------
@@ -498,10 +494,6 @@ class TOSICAModule(BaseModuleClass):
         ``(n_blocks * n_cells,)``. While the network is not training, also the expression, ``x``,
         and ``modalities``.
         """
-        if batch_directions is not None:
-            noise = torch.randn(len(x), len(batch_directions), device=x.device).to(x)
-            # Expression stays at least 0.
-            x = F.relu(x + noise @ batch_directions)
         x = self.clip(x)
         if gene_dropout > 0:
             is_complete = torch.rand(len(x), 1, device=x.device) < complete_cells

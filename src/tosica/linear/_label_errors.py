@@ -1,21 +1,16 @@
-"""Find wrong labels of the reference, and the directions along which its batches differ."""
+"""Find wrong labels of the reference by cross-validation (confident learning)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy.sparse as sp
 from scipy.special import softmax
-from scvi import settings
 
-from tosica._parallel import thread_map
 from tosica.data import BLOCK
 from tosica.linear._classifier import (
-    MAX_CELLS,
     MAX_CELLS_CROSS_FIT,
     LabeledRows,
     cross_fit,
@@ -124,109 +119,3 @@ def _cross_fitted_confidence(
         self_confidence[cells] = probability[np.arange(len(cells)), data.labels[cells]]
         confidence[cells] = probability.max(1)
     return self_confidence, confidence
-
-
-# --------------------------------------------------------------------------- batches
-
-
-def find_batch_directions(
-    data: LabeledRows,
-    batches: NDArray[np.integer],
-    *,
-    min_cells: int = 3,
-    shrinkage: float = 10,
-    n_permutations: int = 9,
-    max_cells: int = MAX_CELLS,
-) -> NDArray[np.floating] | None:
-    r"""Find directions along which batches differ within labels, scaled to the typical difference.
-
-    The shift of a label in a batch is its mean there less the average of its means in all batches.
-    The principal components of all shifts are returned, as far as they are stronger than the
-    strongest one after batches were permuted within labels (parallel analysis; Horn,
-    *Psychometrika* 30, 1965).
-
-    Parameters
-    ----------
-    data
-        The cells to use.
-    batches
-        Batch of each of them as a number, shape ``(n_cells,)``.
-    min_cells
-        A label has a mean in a batch if it has so many cells there.
-    shrinkage
-        Shifts are weighted by :math:`n / (n + \text{shrinkage})` for :math:`n` cells.
-    n_permutations
-        Number of permutations.
-    max_cells
-        Size of the subsample that is used, balanced over pairs of label and batch. It is larger if
-        that is needed for ``shrinkage`` cells of each pair.
-
-    Returns
-    -------
-    Shape ``(n_directions, n_genes)``, in units of log-normalised expression, with no rows if
-    batches differ no more than by chance. For directions :math:`s_i`,
-    :math:`\sum_i s_i s_i^\top` is the mean outer product of the weighted shifts along these
-    directions. ``None`` if no label has ``min_cells`` cells in two batches.
-    """
-    n_batches = int(batches.max()) + 1
-    pairs, pair, sizes = np.unique(
-        data.labels * n_batches + batches, return_inverse=True, return_counts=True
-    )
-    enough = sizes >= min_cells
-    found, n_with_enough = np.unique(pairs[enough] // n_batches, return_counts=True)
-    # The cell's label has enough cells in the cell's batch and in another one.
-    comparable = enough[pair] & np.isin(data.labels, found[n_with_enough > 1])
-    if not comparable.any():
-        return None
-    data, batches = data[comparable], batches[comparable]
-    pairs, pair = np.unique(data.labels * n_batches + batches, return_inverse=True)
-    subsample = subsample_by_label(pair, max(max_cells, int(shrinkage * len(pairs))))
-    data, batches = data[subsample], batches[subsample]
-    labels, x = data.labels, data.expression()
-    shifts, gram = _weighted_shifts(x, labels, batches, shrinkage)
-    variances, axes = np.linalg.eigh(gram)
-    lengths = np.sqrt(np.maximum(variances, 0))
-    rng = np.random.default_rng(settings.seed)
-    permutations = np.tile(batches, (n_permutations, 1))
-    for permuted in permutations:
-        for label in np.unique(labels):
-            of_label = labels == label
-            permuted[of_label] = rng.permutation(batches[of_label])
-    shuffled = thread_map(
-        partial(_weighted_shifts, x, labels, shrinkage=shrinkage), permutations
-    )
-    by_chance = max(
-        (float(np.linalg.eigvalsh(gram)[-1]) ** 0.5 for _, gram in shuffled),
-        default=0.0,
-    )
-    # Shifts of identical cells are rounding errors.
-    significant = lengths > max(by_chance, 1e-6)
-    if len(axes) == len(shifts):
-        return axes[:, significant].T @ shifts
-    return (axes[:, significant] * lengths[significant]).T
-
-
-def _weighted_shifts(
-    x: sp.csr_matrix,
-    labels: NDArray[np.integer],
-    batches: NDArray[np.integer],
-    shrinkage: float,
-) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-    """Compute weighted shifts over the root of their number, ``(n_shifts, n_genes)``.
-
-    Also the products of the rows, or of the columns if these are fewer.
-    """
-    n_batches = int(batches.max()) + 1
-    pairs, pair, counts = np.unique(
-        labels * n_batches + batches, return_inverse=True, return_counts=True
-    )
-    sizes = counts[:, None]
-    sums = sp.csr_matrix((np.ones(len(pair)), (pair, np.arange(len(pair))))) @ x
-    shifts = sums.toarray() / sizes
-    for label in np.unique(labels):
-        of_label = pairs // n_batches == label
-        shifts[of_label] -= shifts[of_label].mean(0)
-    shifts *= np.sqrt(sizes / (sizes + shrinkage) / len(shifts))
-    return shifts, shifts @ shifts.T if len(shifts) <= shifts.shape[
-        1
-    ] else shifts.T @ shifts
