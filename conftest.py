@@ -106,17 +106,16 @@ def shared() -> Path:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """A stream that says that somebody is looking, in the place of stderr, and a progress bar at once."""
-    from tosica import _settings
+    """A terminal in the place of stderr, on which progress bars appear at once."""
+    from tosica import _progress
 
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: True)
     # pytest puts its own stderr back between a fixture and the test.
     monkeypatch.setattr(
-        _settings, "sys", SimpleNamespace(stderr=stream, modules=sys.modules)
+        _progress, "sys", SimpleNamespace(stderr=stream, modules=sys.modules)
     )
-    monkeypatch.setattr(_settings, "DELAY", 0.0)
-    monkeypatch.setattr(_settings, "INTERVAL", 0.01)
+    monkeypatch.setattr(_progress, "DELAY", 0.0)
     return stream
 
 

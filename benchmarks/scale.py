@@ -23,7 +23,7 @@ import pandas as pd
 
 from benchmarks import _scale_runs
 from benchmarks._report import table, version_lines, versions, write
-from tosica._settings import format_thousands
+from tosica._text import format_thousands
 
 ANNOTATE = ("memory", "h5ad", "zarr", "dask1", "dask2")
 TRAIN = ("memory", "h5ad", "zarr")

@@ -5,21 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tosica._checks import (
-    Fraction,
-    Names,
-    Number,
-    as_names,
-    list_names,
-    only_known,
-    shown,
-    validate_params,
-)
+from tosica._checks import Fraction, Names, Number, as_names, validate_params
+from tosica._text import describe_value, list_names, only_known
 
 
 def test_names_in_a_message():
     assert list_names(["B", "T's"]) == "'B', \"T's\""
-    assert list_names(list("abcde"), most=3) == "'a', 'b', 'c' and 2 more"
+    assert list_names(list("abcde"), max_listed=3) == "'a', 'b', 'c' and 2 more"
 
 
 def test_what_there_is_instead_of_a_name():
@@ -41,9 +33,9 @@ def test_clusters_are_numbered():
 
 
 def test_long_values_are_not_shown_whole():
-    assert shown([["a" * 100]]) == "a list"
-    assert shown(object()) == "an object"
-    assert shown("a" * 100).endswith("…")
+    assert describe_value([["a" * 100]]) == "a list"
+    assert describe_value(object()) == "an object"
+    assert describe_value("a" * 100).endswith("…")
 
 
 def test_numbers_of_numpy_and_bounds_are_taken():
@@ -58,7 +50,7 @@ def test_numbers_of_numpy_and_bounds_are_taken():
 
 def test_arguments_that_python_refuses_get_its_words():
     @validate_params(share=Fraction())
-    def keep(share, *, copy=False):
+    def keep(share, *, copy: bool = False):
         return share
 
     assert keep(0.5) == 0.5
@@ -68,3 +60,13 @@ def test_arguments_that_python_refuses_get_its_words():
         keep()
     with pytest.raises(ValueError, match="share"):
         keep(2)
+
+
+def test_a_parameter_without_a_rule_is_refused_at_decoration():
+    def keep(share: complex): ...
+
+    with pytest.raises(TypeError, match=r"no rule is known for 'share'.*'complex'"):
+        validate_params()(keep)
+    with pytest.raises(TypeError, match=r"keep has no parameters \['part'\]"):
+        validate_params(part=Fraction())(keep)
+    assert validate_params(share=Fraction())(keep)(0.5) is None

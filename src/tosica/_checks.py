@@ -2,7 +2,7 @@
 
 As scikit-learn's ``validate_params``: a public function names a constraint for each parameter, and
 the decorator raises before any work is done. A wrong type is a ``TypeError``, a wrong value a
-``ValueError``. The test of wrong input reads :data:`CONSTRAINTS` and each constraint's ``wrong``.
+``ValueError``. The test of wrong input reads :data:`CONSTRAINTS` and each ``wrong_values()``.
 """
 
 from __future__ import annotations
@@ -12,19 +12,15 @@ import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from math import inf, isfinite, nan
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from anndata import AnnData
 from mudata import MuData
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    Wrong = tuple[Any, type[Exception]]
+from tosica._text import describe_value, did_you_mean
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -34,68 +30,83 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True)
 class Constraint:
-    """What a value must be.
+    """The values that a parameter may have.
 
     Parameters
     ----------
-    wanted
-        What it must be, as the end of "n_genes must be".
+    description
+        What a value must be, as the end of "n_genes must be".
     has_type
         Whether the type is right; if not, a ``TypeError`` is raised.
     is_valid
         Whether a value of the right type is in range; if not, a ``ValueError`` is raised.
-    right, refused
-        For the test of wrong input: a value that is taken or its class, and values of the right type
-        that are not.
+    example
+        For the test of wrong input: a value that is taken, or its class.
+    invalid
+        For the test of wrong input: values of the right type that are not in range.
     optional
         Also take ``None``.
     advice
         Say what to do with a wrong value, as the end of the message.
     """
 
-    wanted: str
+    description: str
     has_type: Callable[[Any], bool]
     is_valid: Callable[[Any], Any] = lambda _: True
-    right: Any = "a"
-    refused: tuple[Any, ...] = ()
+    example: Any = "a"
+    invalid: tuple[Any, ...] = ()
     optional: bool = False
     advice: Callable[[Any], str] = lambda _: ""
 
     def check(self, name: str, value: Any) -> None:
-        """Raise if ``value`` is not what the parameter ``name`` may be."""
-        has_type = (self.optional and value is None) or self.has_type(value)
-        if has_type and (value is None or self.is_valid(value)):
+        """Raise if the parameter ``name`` may not have this value."""
+        if value is None and self.optional:
             return
-        wanted = f"{self.wanted} or None" if self.optional else self.wanted
+        has_type = self.has_type(value)
+        if has_type and self.is_valid(value):
+            return
+        description = self.description
+        if self.optional:
+            description += " or None"
         error = ValueError if has_type else TypeError
-        raise error(f"{name} must be {wanted}, not {shown(value)}{self.advice(value)}.")
+        raise error(
+            f"{name} must be {description}, not {describe_value(value)}{self.advice(value)}."
+        )
 
-    def wrong(self) -> list[Wrong]:
+    def wrong_values(self) -> list[tuple[Any, type[Exception]]]:
         """Values that are refused, with the exception, for the test of wrong input."""
         values = ("8", 1.5, 5, True, ["a"], [1.5], {"X": 1}, np.ones((2, 2)), object())
-        others = [(value, TypeError) for value in values if not self.has_type(value)]
-        return [*others, *((value, ValueError) for value in self.refused)]
+        wrong_type = [
+            (value, TypeError) for value in values if not self.has_type(value)
+        ]
+        return [*wrong_type, *((value, ValueError) for value in self.invalid)]
 
 
 def _is(*types: type) -> Callable[[Any], bool]:
-    # A bool is a whole number to Python.
-    return lambda value: (
-        isinstance(value, types) and (bool in types or not isinstance(value, bool))
-    )
+    def has_type(value: Any) -> bool:
+        # A bool is a whole number to Python.
+        is_surprise = isinstance(value, bool) and bool not in types
+        return isinstance(value, types) and not is_surprise
+
+    return has_type
 
 
 def InstanceOf(words: str, *classes: type, optional: bool = False) -> Constraint:
     """Take an object of one of several classes; ``words`` says which, as "a dict of markers"."""
     plain: tuple[Any, ...] = ({}, [], "a")
-    right = next((value for value in plain if isinstance(value, classes)), classes[0])
-    return Constraint(words, _is(*classes), right=right, optional=optional)
+    example = next((value for value in plain if isinstance(value, classes)), classes[0])
+    return Constraint(words, _is(*classes), example=example, optional=optional)
 
 
 def Integer(*, least: int = 1, optional: bool = False) -> Constraint:
     """Take a whole number of at least ``least``."""
-    words, refused = f"a whole number of at least {least}", (least - 1,)
     return Constraint(
-        words, _is(Integral), lambda value: value >= least, least, refused, optional
+        f"a whole number of at least {least}",
+        _is(Integral),
+        lambda value: value >= least,
+        example=least,
+        invalid=(least - 1,),
+        optional=optional,
     )
 
 
@@ -116,26 +127,31 @@ def Number(
     def is_inside(value: Any) -> bool:
         return isfinite(value) and least <= value <= most and above < value < below
 
-    wanted = f"a finite number, {words}" if words else "a finite number"
-    right = next(
-        value for value in (0.5, 1, least, most, above + 0.1) if is_inside(value)
+    candidates = (0.5, 1, least, most, above + 0.1)
+    outside = filter(isfinite, (above, below, least - 1, most + 1))
+    return Constraint(
+        f"a finite number, {words}" if words else "a finite number",
+        _is(Real),
+        is_inside,
+        example=next(value for value in candidates if is_inside(value)),
+        invalid=(nan, inf, *outside),
+        optional=optional,
     )
-    refused = (nan, inf, *filter(isfinite, (above, below, least - 1, most + 1)))
-    return Constraint(wanted, _is(Real), is_inside, right, refused, optional)
 
 
 def Fraction(
     *, zero: bool = True, one: bool = True, optional: bool = False
 ) -> Constraint:
     """Take a number from 0 to 1; ``zero`` and ``one`` say whether these may be."""
-    lower, upper = "least" if zero else "above", "most" if one else "below"
+    lower = "least" if zero else "above"
+    upper = "most" if one else "below"
     return Number(**{lower: 0, upper: 1}, optional=optional)  # type: ignore[arg-type]
 
 
 def Flag(*, optional: bool = False) -> Constraint:
     """Take ``True`` or ``False``."""
     return Constraint(
-        "True or False", _is(bool, np.bool_), right=True, optional=optional
+        "True or False", _is(bool, np.bool_), example=True, optional=optional
     )
 
 
@@ -146,39 +162,36 @@ def String(*, optional: bool = False) -> Constraint:
 
 def FileKey(*, optional: bool = False) -> Constraint:
     """Take a string that can be a key of an AnnData in memory and in a file, as ``key_added``."""
-    words, refused = (
-        "a name that a file can hold, without a slash",
-        ("", "a/b", ".", "a\0b"),
-    )
     return Constraint(
-        words,
+        "a name that a file can hold, without a slash",
         _is(str),
         lambda name: is_file_key(name) and "/" not in name,
-        "a",
-        refused,
-        optional,
+        invalid=("", "a/b", ".", "a\0b"),
+        optional=optional,
     )
 
 
 def FilePath(*, optional: bool = False) -> Constraint:
     """Take a path, as a string or ``pathlib.Path``."""
-    words = "a path, as a string or pathlib.Path"
     return Constraint(
-        words, _is(str, os.PathLike), os.fspath, refused=("",), optional=optional
+        "a path, as a string or pathlib.Path",
+        _is(str, os.PathLike),
+        os.fspath,
+        invalid=("",),
+        optional=optional,
     )
 
 
 def OneOf(*options: str, optional: bool = False) -> Constraint:
     """Take one of several strings."""
-    *most, last = map(repr, options)
-    words = f"{', '.join(most)} or {last}" if most else last
+    *head, last = map(repr, options)
     return Constraint(
-        words,
+        f"{', '.join(head)} or {last}" if head else last,
         _is(str),
         lambda value: value in options,
-        options[0],
-        ("nonsense",),
-        optional,
+        example=options[0],
+        invalid=("nonsense",),
+        optional=optional,
     )
 
 
@@ -191,7 +204,7 @@ def Names(*, optional: bool = False) -> Constraint:
             return True
         if not isinstance(value, Iterable) or isinstance(value, bytes):
             return False
-        # What can be iterated once only is checked where it is read.
+        # An iterator, which can be read once only, is checked where it is read.
         return iter(value) is value or all(map(is_name, value))
 
     return Constraint("a string or a list of strings", has_type, optional=optional)
@@ -203,20 +216,22 @@ def Either(
     """Take what one of two constraints takes, as ``Either(first=OneOf("auto"), second=Fraction())``."""
     options = (first, second)
 
+    def has_type(value: Any) -> bool:
+        return any(option.has_type(value) for option in options)
+
     def is_valid(value: Any) -> bool:
         return any(
             option.has_type(value) and option.is_valid(value) for option in options
         )
 
+    candidates = (*first.invalid, *second.invalid)
     return Constraint(
-        f"{first.wanted} or {second.wanted}",
-        lambda value: any(option.has_type(value) for option in options),
+        f"{first.description} or {second.description}",
+        has_type,
         is_valid,
-        first.right,
-        tuple(
-            value for value in (*first.refused, *second.refused) if not is_valid(value)
-        ),
-        optional,
+        example=first.example,
+        invalid=tuple(value for value in candidates if not is_valid(value)),
+        optional=optional,
     )
 
 
@@ -230,54 +245,63 @@ def CellData(
             modality = next(iter(value.mod), "rna")
             return f": {cure or f'pass one modality of it, as in mdata[{modality!r}]'}"
         if isinstance(value, str | os.PathLike):
-            return (
-                f": read the file before, as in anndata.read_h5ad({os.fspath(value)!r})"
-            )
-        is_array = hasattr(value, "shape")
-        return (
-            ": make one by anndata.AnnData(...), with cells as rows and genes as columns"
-            if is_array
-            else ""
-        )
+            path = os.fspath(value)
+            return f": read the file before, as in anndata.read_h5ad({path!r})"
+        if hasattr(value, "shape"):
+            return ": make one by anndata.AnnData(...), with cells as rows and genes as columns"
+        return ""
 
-    words, types = (
-        ("an AnnData or a MuData", (AnnData, MuData))
-        if mudata
-        else ("an AnnData", (AnnData,))
-    )
     return Constraint(
-        words, _is(*types), right=AnnData, optional=optional, advice=advice
+        "an AnnData or a MuData" if mudata else "an AnnData",
+        _is(AnnData, MuData) if mudata else _is(AnnData),
+        example=AnnData,
+        optional=optional,
+        advice=advice,
     )
 
 
-ANNDATA, ANY_CELLS, TEXT = CellData(), CellData(mudata=True), String()
+ANNDATA = CellData()
+ANY_CELLS = CellData(mudata=True)
+TEXT = String()
 
 # --------------------------------------------------------------------------- the decorator
 
 # Constraints of each function that declares some, by its qualified name.
 CONSTRAINTS: dict[str, dict[str, Constraint]] = {}
-# Constraint of a parameter that none is named for, by its annotation.
-_OF_ANNOTATION: dict[str, Constraint] = {
+# Constraint of a parameter without one of its own, by its annotation.
+_REQUIRED: dict[str, Constraint] = {
     "bool": Flag(),
     "int": Integer(),
+    "float": Number(),
     "str": TEXT,
-    **dict.fromkeys(("str | Path", "str | os.PathLike[str]"), FilePath()),
-    **dict.fromkeys(
-        (
-            "str | Sequence[str]",
-            "str | Iterable[str]",
-            "Iterable[str]",
-            "Collection[str]",
-        ),
-        Names(),
-    ),
+    "str | Path": FilePath(),
+    "str | os.PathLike[str]": FilePath(),
+    "str | Sequence[str]": Names(),
+    "str | Iterable[str]": Names(),
+    "Iterable[str]": Names(),
+    "Collection[str]": Names(),
     "AnnData": ANNDATA,
     "AnnData | MuData": ANY_CELLS,
 }
-_OF_ANNOTATION |= {
-    f"{name} | None": replace(each, optional=True)
-    for name, each in _OF_ANNOTATION.items()
+_OPTIONAL = {
+    f"{annotation} | None": replace(constraint, optional=True)
+    for annotation, constraint in _REQUIRED.items()
 }
+_OF_ANNOTATION = _REQUIRED | _OPTIONAL
+# Annotations of values that functions check where they read them, because that takes more than
+# the value: the names in the data, or a package that need not be installed.
+_CHECKED_LATER = {
+    "Any",
+    "Any | str | os.PathLike[str]",
+    "GeneSetsLike | None",
+    "Mapping[str, str] | None",
+    "MuData",
+    "Sequence[int] | slice | None",
+    "dict[str, Any] | None",
+    "str | Mapping[str, str] | None",
+    "str | Path | Self",
+}
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def validate_params(
@@ -291,35 +315,28 @@ def validate_params(
     ----------
     **constraints
         Constraints of parameters whose annotation, such as ``bool`` or ``str | None``, does not say all.
+
+    Raises
+    ------
+    TypeError
+        At decoration, if a parameter has neither a constraint nor an annotation that stands for one.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
-        signature = inspect.signature(function)
-        unknown = constraints.keys() - signature.parameters.keys()
-        if unknown:
-            raise TypeError(
-                f"{function.__qualname__} has no parameters {sorted(unknown)}."
-            )
-        kinds = {
-            each.name: _OF_ANNOTATION.get(each.annotation)
-            for each in signature.parameters.values()
-        }
-        rules = {
-            name: rule
-            for name, rule in (kinds | constraints).items()
-            if rule is not None
-        }
+        parameters = inspect.signature(function).parameters
+        rules = _rules_of(function, constraints)
         CONSTRAINTS[f"{function.__module__}.{function.__qualname__}"] = rules
+        bind = inspect.signature(function).bind
 
         @functools.wraps(function)
         def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
             try:
-                given = signature.bind(*args, **kwargs).arguments
+                arguments = bind(*args, **kwargs).arguments
             except TypeError:
-                refuse_unknown(function, kwargs, *signature.parameters)
+                refuse_unknown(function, kwargs, *parameters)
                 # Python's own words for arguments that are missing or too many.
                 return function(*args, **kwargs)
-            for name, value in given.items():
+            for name, value in arguments.items():
                 if name in rules:
                     rules[name].check(name, value)
             return function(*args, **kwargs)
@@ -327,6 +344,34 @@ def validate_params(
         return checked
 
     return decorate
+
+
+def _rules_of(
+    function: Callable[..., Any], constraints: Mapping[str, Constraint]
+) -> dict[str, Constraint]:
+    """Choose the constraint of each parameter: the declared one, or that of its annotation."""
+    parameters = inspect.signature(function).parameters
+    name_of_function = function.__qualname__
+    unknown = constraints.keys() - parameters.keys()
+    if unknown:
+        raise TypeError(f"{name_of_function} has no parameters {sorted(unknown)}.")
+    rules = {}
+    for name, parameter in parameters.items():
+        annotation = parameter.annotation
+        if name in constraints:
+            rules[name] = constraints[name]
+        elif annotation in _OF_ANNOTATION:
+            rules[name] = _OF_ANNOTATION[annotation]
+        elif (
+            name not in ("self", "cls")
+            and parameter.kind not in _VARIADIC
+            and annotation not in _CHECKED_LATER
+        ):
+            raise TypeError(
+                f"{name_of_function}: no rule is known for {name!r}, which is annotated as {annotation!r}: pass a "
+                "constraint to validate_params, or add the annotation to _checks.py."
+            )
+    return rules
 
 
 # Parameters of other packages, and what does the same here.
@@ -339,7 +384,7 @@ OTHER_HABITS = {
 
 
 def refuse_unknown(
-    function: Callable[..., Any], given: Mapping[str, Any], *known: str
+    function: Callable[..., Any], kwargs: Mapping[str, Any], *accepted: str
 ) -> None:
     """Raise a ``TypeError`` for keyword arguments that a function does not know.
 
@@ -347,22 +392,25 @@ def refuse_unknown(
     ----------
     function
         The function that takes ``**kwargs``; its own parameters are suggested.
-    given
+    kwargs
         The keyword arguments.
-    known
+    accepted
         Names that are passed on.
     """
-    unknown = [name for name in given if name not in known]
-    if unknown:
-        names = dict.fromkeys((*inspect.signature(function).parameters, *known))
+    unknown = next((name for name in kwargs if name not in accepted), None)
+    if unknown is None:
+        return
+    if unknown in OTHER_HABITS:
+        hint = f"; {OTHER_HABITS[unknown]}."
+    else:
+        names = dict.fromkeys((*inspect.signature(function).parameters, *accepted))
         hint = did_you_mean(
-            unknown[0], [n for n in names if n not in ("self", "cls", "kwargs")]
+            unknown, [name for name in names if name not in ("self", "cls", "kwargs")]
         )
-        hint = f"; {OTHER_HABITS[unknown[0]]}." if unknown[0] in OTHER_HABITS else hint
-        raise TypeError(f"{function.__name__} has no parameter {unknown[0]!r}{hint}")
+    raise TypeError(f"{function.__name__} has no parameter {unknown!r}{hint}")
 
 
-# --------------------------------------------------------------------------- parts of messages
+# --------------------------------------------------------------------------- names
 
 
 def is_file_key(name: str) -> bool:
@@ -381,51 +429,3 @@ def as_names(value: str | Iterable[str | int]) -> list[str]:
     names = [value] if isinstance(value, str) else list(value)
     Names().check("names", names)
     return [str(name) for name in names]
-
-
-def shown(value: Any) -> str:
-    """Show a wrong value in a message: whole if it is short, else by its type."""
-    plain = bool | str | bytes | Real | list | tuple | set | dict
-    text = repr(value) if value is None or isinstance(value, plain) else ""
-    if isinstance(value, str | bytes) and len(text) > 60:
-        return f"{text[:57]}…"
-    if text and len(text) <= 60:
-        return text
-    kind = type(value).__name__
-    return f"{'an' if kind[0] in 'AEIOUaeiou' else 'a'} {kind}"
-
-
-def list_names(names: Sequence[str], most: int = 10) -> str:
-    """Put names in quotes for a message; of more than ``most``, count the rest."""
-    return list_parts([repr(name) for name in names], most)
-
-
-def list_parts(parts: Sequence[str], most: int = 10) -> str:
-    """Join parts of a message; of more than ``most``, count the rest."""
-    listed = ", ".join(parts[:most])
-    return f"{listed} and {len(parts) - most} more" if len(parts) > most else listed
-
-
-def similar_names(name: str, known: Iterable[str], most: int = 3) -> list[str]:
-    """Find names that are spelled nearly alike, the nearest first."""
-    # Case is ignored: names differ in it more often than in letters.
-    lower: dict[str, str] = {}
-    for other in known:
-        lower.setdefault(other.lower(), other)
-    close = get_close_matches(name.lower(), list(lower), n=most, cutoff=0.5)
-    parts = [other for other in lower if name and name.lower() in other]
-    found = dict.fromkeys([*close, *sorted(parts, key=len)])
-    return [lower[other] for other in found][:most]
-
-
-def did_you_mean(name: str, known: Iterable[str], most: int = 3) -> str:
-    """Suggest similar names, as the end of a sentence."""
-    similar = similar_names(name, known, most)
-    return f"; did you mean {' or '.join(map(repr, similar))}?" if similar else "."
-
-
-def only_known(name: str, known: Iterable[Any], most: int = 12) -> str:
-    """List what there is instead of a name, and suggest the nearest, as the end of a sentence."""
-    names = [str(other) for other in known]
-    listed = f"only {list_names(names, most)}" if names else "nor any other"
-    return f", {listed}{did_you_mean(name, names, 1)}"

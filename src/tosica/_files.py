@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pooch
 
 from tosica._settings import settings
+from tosica._text import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -166,7 +167,7 @@ def replace_file(path: Path) -> Iterator[Path]:
             sync(temporary)
             os.replace(temporary, path)
     except OSError as error:
-        reason = str(error.strerror or error).strip().split("\n")[0]
+        reason = error.strerror or first_line(error)
         raise type(error)(
             f"{str(path)!r} could not be written ({reason}): is the disk full, the "
             "folder read-only, or the file open elsewhere? What was there before is "

@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pandas as pd
 
-from tosica._checks import (
-    ANY_CELLS,
-    TEXT,
-    Names,
-    as_names,
-    did_you_mean,
-    is_file_key,
-    list_names,
-    only_known,
-)
+from tosica._checks import ANY_CELLS, TEXT, Names, as_names, is_file_key
+from tosica._text import did_you_mean, list_names, only_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.metrics import precision_recall_fscore_support
 
-from tosica._settings import format_thousands, logger
+from tosica._settings import logger
+from tosica._text import format_thousands
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:

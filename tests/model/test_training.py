@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,8 @@ from lightning.pytorch.callbacks import TQDMProgressBar
 from sklearn.metrics import log_loss
 
 import tosica
-from tosica import TOSICA, _settings
+from tosica import TOSICA
+from tosica.model import _training
 from tosica.model._reference import ReferenceData
 from tosica.model._trainer import TrainingPlan, TrainingPlanConfig
 from tosica.model._training import PHASES, default_epochs
@@ -333,16 +335,17 @@ def test_one_line_says_how_it_went(toy, train, caplog, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_bars(toy, train, monkeypatch, capsys):
-    shown = []
-    real = _settings.Progress
+def test_bars(toy, train, monkeypatch, terminal):
+    bars = []
 
-    class Noted(real):
-        def __init__(self, total, text, unit="cells"):
-            super().__init__(total, text, unit)
-            shown.append(self)
+    @contextmanager
+    def progress(*args, **kwargs):
+        with real_progress(*args, **kwargs) as bar:
+            bars.append(bar)
+            yield bar
 
-    monkeypatch.setattr(_settings, "Progress", Noted)
+    real_progress = _training.progress
+    monkeypatch.setattr(_training, "progress", progress)
 
     class Own(TQDMProgressBar):
         n_steps = 0
@@ -355,10 +358,10 @@ def test_bars(toy, train, monkeypatch, capsys):
     own, model = Own(), train(toy, setup={"batch_key": "donor"}, max_epochs=1)
     model.train(max_epochs=2, batch_size=16, accelerator="cpu", callbacks=[own])
     assert own.n_steps == 12
-    shown.clear()
+    bars.clear()
     model.train(max_epochs=2, batch_size=16, accelerator="cpu")
-    counted = {step.text: (step.n, step.total) for step in shown if step.total}
-    assert counted == {"train: network, epoch 2/2": (192, 192)}
+    counted = {bar.desc: (bar.n, bar.total) for bar in bars if bar.total}
+    assert counted == {"train: network, epoch 2/2: ": (192, 192)}
 
 
 # --------------------------------------------------------------------------- extension

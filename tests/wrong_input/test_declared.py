@@ -73,9 +73,9 @@ def right(constraint: c.Constraint | None) -> Any:
     if constraint is None or constraint.optional:
         return None
     return (
-        object.__new__(constraint.right)
-        if isinstance(constraint.right, type)
-        else constraint.right
+        object.__new__(constraint.example)
+        if isinstance(constraint.example, type)
+        else constraint.example
     )
 
 
@@ -92,7 +92,7 @@ def test_wrong_values_of_declared_parameters(name: str) -> None:
     if "self" in inspect.signature(function).parameters:
         arguments["self"] = tosica.TOSICA.__new__(tosica.TOSICA)
     for parameter, constraint in constraints.items():
-        wrong = constraint.wrong()
+        wrong = constraint.wrong_values()
         if not constraint.optional and not constraint.has_type(None):
             wrong.append((None, TypeError))
         for value, error in wrong:

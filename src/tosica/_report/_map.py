@@ -13,7 +13,9 @@ import scanpy as sc
 from matplotlib.colors import LinearSegmentedColormap, to_hex
 
 from tosica._obs import default_palette
-from tosica._settings import format_thousands, logger, progress
+from tosica._progress import progress
+from tosica._settings import logger
+from tosica._text import format_thousands
 from tosica.tl._evidence import draw_cells
 
 if TYPE_CHECKING:

@@ -29,7 +29,8 @@ from tosica._report._map import (
     find_positions,
     group_palette,
 )
-from tosica._settings import count, decimal, logger, percent
+from tosica._settings import logger
+from tosica._text import count, decimal, percent
 from tosica.data import ExpressionSource
 from tosica.get import gene_sets_df, genes_df
 from tosica.tl._check import as_table

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from tosica._files import find_model
-from tosica._settings import logger, progress
+from tosica._progress import progress
+from tosica._settings import logger
 from tosica.cli._files import CELLS, TABLES, OutputPath, check_cells, check_outputs
 from tosica.cli._session import (
     COUNT,

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tosica._settings import TosicaWarning, logger, progress, settings
+from tosica._progress import progress
+from tosica._settings import TosicaWarning, logger, settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

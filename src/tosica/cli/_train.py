@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tosica._settings import logger, progress
+from tosica._progress import progress
+from tosica._settings import logger
 from tosica.cli._files import OutputPath, check_cells, check_outputs
 from tosica.cli._session import (
     COUNT,

@@ -19,9 +19,9 @@ from typing import (
 import numpy as np
 import scipy.sparse as sp
 
-from tosica._checks import list_names
 from tosica._limits import LIMITS
 from tosica._settings import TosicaWarning, query_logger, warn_user
+from tosica._text import list_names
 from tosica.data._align import find_genes
 from tosica.data._matrix import BLOCK, check_unique
 from tosica.data._normalize import (

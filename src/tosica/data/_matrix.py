@@ -16,8 +16,9 @@ import pandas as pd
 import scipy.sparse as sp
 from anndata import AnnData
 
-from tosica._checks import ANNDATA, list_names, only_known
+from tosica._checks import ANNDATA
 from tosica._files import explain_hdf5
+from tosica._text import first_line, list_names, only_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -263,9 +264,9 @@ class CellMatrix:
             found = _computed(self._matrix[rows])
         # What a damaged file raises depends on its format and compression.
         except Exception as error:
-            reason = str(error).strip().partition("\n")[0] or type(error).__name__
             raise OSError(
-                f"{self.where} cannot be read from its file ({reason}), damaged or closed: {explain_hdf5(error)}."
+                f"{self.where} cannot be read from its file ({first_line(error)}), damaged or closed: "
+                f"{explain_hdf5(error)}."
             ) from error
         found = _usable(found, self.where)
         return found.tocsr() if sp.issparse(found) else found

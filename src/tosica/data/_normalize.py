@@ -10,7 +10,9 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from tosica._settings import format_thousands, logger, progress, warn_user
+from tosica._progress import progress
+from tosica._settings import logger, warn_user
+from tosica._text import format_thousands
 from tosica.data._matrix import BLOCK, CellMatrix
 from tosica.data._scale import (
     COUNTS,
@@ -282,7 +284,7 @@ def fit_scale(matrix: CellMatrix) -> Scale:
                 plain = nonempty(invert(block, values.transform))
                 totals.append(np.asarray(plain.sum(1)).ravel())
                 units.append(min_nonzero(plain))
-            step.n += block.shape[0]
+            step.update(block.shape[0])
     kind = values.transform.kind
     if kind == "counts":
         if not values.is_whole:

@@ -21,15 +21,10 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import pandas as pd
 
-from tosica._checks import (
-    FilePath,
-    InstanceOf,
-    did_you_mean,
-    list_names,
-    validate_params,
-)
+from tosica._checks import FilePath, InstanceOf, validate_params
 from tosica._files import cache_folder, download, new_in_cache, replace_file
-from tosica._settings import format_thousands, logger, warn_user
+from tosica._settings import logger, warn_user
+from tosica._text import did_you_mean, format_thousands, list_names
 from tosica.gs._genes import ENSEMBL, ORGANISMS, gene_table, orthologs
 
 _PACKAGE: Final = files("tosica.gs")

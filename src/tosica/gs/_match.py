@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 
 from tosica._checks import OneOf, validate_params
-from tosica._settings import format_thousands, logger
+from tosica._settings import logger
+from tosica._text import format_thousands
 from tosica.gs._genes import (
     ALIAS,
     COMPOSITE,

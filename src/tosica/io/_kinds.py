@@ -12,8 +12,8 @@ from typing import Any
 
 import h5py
 
-from tosica._checks import list_names
 from tosica._files import explain_hdf5
+from tosica._text import list_names
 from tosica.io._parts import ReadError
 
 KNOWN = (

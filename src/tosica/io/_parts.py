@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from tosica._checks import list_names
 from tosica._files import explain_hdf5
 from tosica._settings import logger
+from tosica._text import list_names
 from tosica.data import TARGET_SUM, LogNormalization, detect_values
 
 if TYPE_CHECKING:

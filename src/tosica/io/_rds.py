@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from tosica._checks import list_names
+from tosica._text import list_names
 from tosica.io._parts import (
     GRAPHS_NOTE,
     Parts,

@@ -11,9 +11,11 @@ import anndata as ad
 import h5py
 import pandas as pd
 
-from tosica._checks import CellData, as_names, list_names, validate_params
+from tosica._checks import CellData, as_names, validate_params
 from tosica._files import replace_file
-from tosica._settings import logger, progress
+from tosica._progress import progress
+from tosica._settings import logger
+from tosica._text import list_names
 from tosica.data import are_factor_codes
 from tosica.io._hdf5 import read_h5ad, read_h5seurat
 from tosica.io._kinds import kind_of

@@ -14,8 +14,9 @@ import pandas as pd
 import scipy.io
 import scipy.sparse as sp
 
-from tosica._checks import list_names, only_known, validate_params
+from tosica._checks import validate_params
 from tosica._settings import logger
+from tosica._text import list_names, only_known
 from tosica.io._kinds import kind_of, matrices_in, open_text
 from tosica.io._parts import ReadError, explain_damage
 

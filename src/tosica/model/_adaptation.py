@@ -11,10 +11,12 @@ import pandas as pd
 import scipy.sparse as sp
 import torch
 
-from tosica._checks import FilePath, as_names, list_names, only_known, validate_params
+from tosica._checks import FilePath, as_names, validate_params
 from tosica._obs import default_palette, file_columns, read_groups
 from tosica._parallel import thread_map, thread_pool
-from tosica._settings import format_thousands, logger, progress, warn_user
+from tosica._progress import progress
+from tosica._settings import logger, warn_user
+from tosica._text import format_thousands, list_names, only_known
 from tosica.data import ExpressionSource
 from tosica.linear import (
     MAX_CELLS,

@@ -22,20 +22,15 @@ from tosica._checks import (
     InstanceOf,
     OneOf,
     String,
-    did_you_mean,
     validate_params,
 )
 from tosica._limits import LIMITS
 from tosica._obs import file_columns
 from tosica._parallel import thread_map, thread_pool
-from tosica._settings import (
-    format_thousands,
-    logger,
-    only_warnings,
-    progress,
-    query_logger,
-)
+from tosica._progress import progress
+from tosica._settings import logger, only_warnings, query_logger
 from tosica._stats import conformal_threshold, label_sets
+from tosica._text import did_you_mean, format_thousands
 from tosica.data import ExpressionSource, load_annotations
 from tosica.linear import (
     add_doubt,
@@ -169,7 +164,7 @@ class AnnotationMixin(SetupMixin):
                             (adata.n_obs, *part.shape[1:]), dtype=part.dtype
                         )
                     found[name][start : start + len(part)] = part
-                step.n += len(part)
+                step.update(len(part))
         hierarchy = self._hierarchy
         if hierarchy is not None:
             found |= self._confident_answers(hierarchy, found, confidence)
@@ -356,7 +351,12 @@ class AnnotationMixin(SetupMixin):
         distances, nearest = zip(*parts, strict=True)
         return np.concatenate(distances), np.concatenate(nearest)
 
-    @validate_params(cutoff=CUTOFF, key_added=FileKey())
+    @validate_params(
+        cutoff=CUTOFF,
+        key_added=FileKey(),
+        confidence=CONFIDENCE,
+        precision=OneOf(*get_args(Precision)),
+    )
     def annotate(
         self,
         adata: AnnData | MuData | None = None,

@@ -13,7 +13,8 @@ from matplotlib.colors import to_hex, to_rgb
 from tosica._checks import Either, FileKey, Fraction, OneOf, validate_params
 from tosica._limits import LIMITS
 from tosica._obs import UNKNOWN, file_columns
-from tosica._settings import format_thousands, logger
+from tosica._settings import logger
+from tosica._text import format_thousands
 from tosica.onto._hierarchy import LabelHierarchy
 from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, term_name
 

@@ -11,6 +11,7 @@ from lightning.pytorch.accelerators import AcceleratorRegistry
 from scvi.model._utils import parse_device_args
 
 from tosica._checks import Either, InstanceOf, Integer, OneOf
+from tosica._text import first_line
 
 ACCELERATOR = OneOf("auto", "gpu", *AcceleratorRegistry.available_accelerators())
 DEVICE = Either(first=OneOf("auto"), second=Integer(least=0))
@@ -39,8 +40,3 @@ def check_devices(accelerator: str, devices: int | list[int] | str) -> None:
         raise ValueError(
             f"accelerator={accelerator!r}, devices={devices!r} cannot be used ({first_line(error)}): leave them out."
         ) from error
-
-
-def first_line(error: BaseException) -> str:
-    """Beginning of what a library says."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__

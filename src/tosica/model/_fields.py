@@ -15,10 +15,11 @@ import pandas as pd
 import scipy.sparse as sp
 from scvi.data.fields import BaseAnnDataField, CategoricalObsField, LayerField
 
-from tosica._checks import InstanceOf, did_you_mean, list_names
+from tosica._checks import InstanceOf
 from tosica._limits import LIMITS
 from tosica._obs import UNKNOWN, default_palette, file_columns
 from tosica._settings import logger, only_warnings, warn_user
+from tosica._text import did_you_mean, list_names
 from tosica.data import (
     MODALITY_KINDS,
     CellMatrix,

@@ -20,9 +20,9 @@ import scipy.sparse as sp
 import torch
 from anndata import AnnData
 
-from tosica._checks import list_names
 from tosica._obs import UNKNOWN
 from tosica._settings import logger, warn_user
+from tosica._text import list_names
 from tosica.data import Scale
 from tosica.model._fields import ExpressionField, MaskField
 from tosica.module import MLP_RATIO, REGISTRY_KEYS

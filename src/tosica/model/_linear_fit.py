@@ -10,8 +10,8 @@ import scipy.sparse as sp
 import torch
 
 from tosica import linear
-from tosica._checks import list_names
 from tosica._settings import warn_user
+from tosica._text import list_names
 from tosica.data import normalize
 
 # Cells that are read densely at once.

@@ -18,8 +18,8 @@ import torch
 from anndata import AnnData
 from mudata import MuData
 
-from tosica._checks import list_names, only_known
 from tosica._settings import query_logger, warn_user
+from tosica._text import list_names, only_known
 from tosica.data import (
     MODALITY_KINDS,
     AlignedCells,

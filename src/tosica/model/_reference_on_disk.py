@@ -21,10 +21,10 @@ import torch
 from anndata import AnnData
 from anndata.io import read_elem, sparse_dataset
 
-from tosica._checks import FilePath, list_names, validate_params
+from tosica._checks import FilePath, validate_params
+from tosica._text import first_line, list_names
 from tosica.data import BLOCK
 from tosica.linear import subsample_by_label
-from tosica.model._device import first_line
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:

@@ -14,7 +14,9 @@ from scvi import settings
 
 from tosica._checks import ANNDATA, validate_params
 from tosica._parallel import thread_pool
-from tosica._settings import format_thousands, logger, progress
+from tosica._progress import progress
+from tosica._settings import logger
+from tosica._text import format_thousands
 from tosica.linear import (
     MAX_CELLS,
     MIN_CELLS,

@@ -22,12 +22,12 @@ from tosica._checks import (
     CellData,
     InstanceOf,
     OneOf,
-    only_known,
     refuse_unknown,
     validate_params,
 )
 from tosica._obs import one_column
 from tosica._settings import logger
+from tosica._text import first_line, only_known
 from tosica.data import (
     MODALITY_KINDS,
     cell_indexers,
@@ -36,7 +36,7 @@ from tosica.data import (
     reindex_obs,
     resolve_modalities,
 )
-from tosica.model._device import DEVICE_OF_TORCH, first_line
+from tosica.model._device import DEVICE_OF_TORCH
 from tosica.model._fields import (
     UNLABELED,
     ExpressionField,

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import rich.pretty  # noqa: F401 # scvi-tools prints with it, but leaves its import to chance
 
-from tosica._checks import InstanceOf, list_names, validate_params
+from tosica._checks import InstanceOf, validate_params
 from tosica._limits import LIMITS
 from tosica._parallel import thread_pool
-from tosica._settings import logger, progress
+from tosica._progress import progress
+from tosica._settings import logger
+from tosica._text import list_names
 from tosica.data import find_genes
 from tosica.model._adaptation import AdaptationMixin
 from tosica.model._annotation import AnnotationMixin

@@ -30,8 +30,9 @@ from scvi.train._callbacks import LoudEarlyStopping
 from scvi.train._logger import SimpleLogger
 from tqdm.auto import tqdm
 
-from tosica._checks import Flag, Fraction, InstanceOf, Number, only_known
-from tosica._settings import format_thousands, logger
+from tosica._checks import Flag, Fraction, InstanceOf, Number
+from tosica._settings import logger
+from tosica._text import format_thousands, only_known
 from tosica.model._reference_on_disk import label_shares
 from tosica.model._save_load import to_plain
 from tosica.module import REGISTRY_KEYS
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
     from torch import Tensor
 
-    from tosica._settings import Progress
     from tosica.model._setup import SetupMixin
     from tosica.module import TOSICAModule
 
@@ -150,7 +150,7 @@ class TrainingPlan(LightningModule):
         self.config = config or TrainingPlanConfig()
         self.register_buffer("label_shares", label_shares, persistent=False)
         # What is shown of the training, while it runs.
-        self.progress: Progress | None = None
+        self.progress: tqdm | None = None
         self._loss_sum: Tensor | float = 0.0
         self._n_cells = 0
 
@@ -179,8 +179,12 @@ class TrainingPlan(LightningModule):
         self._loss_sum = self._loss_sum + losses.loss.detach() * losses.n_obs_minibatch
         self._n_cells += losses.n_obs_minibatch
         if self.progress is not None:
-            self.progress.text = f"train: network, epoch {self.current_epoch + 1}/{self.trainer.max_epochs}"
-            self.progress.n += len(batch[REGISTRY_KEYS.X_KEY]) * self.trainer.world_size
+            epoch = f"{self.current_epoch + 1}/{self.trainer.max_epochs}"
+            self.progress.set_description(
+                f"train: network, epoch {epoch}", refresh=False
+            )
+            n_cells = len(batch[REGISTRY_KEYS.X_KEY])
+            self.progress.update(n_cells * self.trainer.world_size)
         return losses.loss
 
     def on_train_epoch_end(self) -> None:

@@ -18,7 +18,8 @@ from scvi.train import TrainRunner
 
 from tosica._checks import Fraction, InstanceOf, refuse_unknown, validate_params
 from tosica._parallel import thread_pool
-from tosica._settings import logger, progress, quiet_libraries, warn_user
+from tosica._progress import progress
+from tosica._settings import logger, quiet_libraries, warn_user
 from tosica._stats import fit_temperature
 from tosica.data import CellMatrix
 from tosica.linear import (

@@ -17,8 +17,8 @@ import scipy.sparse as sp
 from anndata import AnnData
 from anndata.io import read_elem, sparse_dataset, write_elem
 
-from tosica._checks import only_known
 from tosica._files import as_os_error, sync, temporary_folder
+from tosica._text import only_known
 from tosica.data import sample_positions
 
 if TYPE_CHECKING:

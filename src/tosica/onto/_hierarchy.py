@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tosica._checks import only_known
+from tosica._text import only_known
 from tosica.onto._ontology import NO_TERM, match_label, read_ontology
 
 if TYPE_CHECKING:

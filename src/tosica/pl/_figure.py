@@ -407,7 +407,7 @@ COLOR_MAP = Constraint(
     "a colour map of matplotlib, such as 'viridis'",
     lambda value: isinstance(value, str | Colormap),
     lambda value: isinstance(value, Colormap) or value in matplotlib.colormaps,
-    refused=("virids",),
+    invalid=("virids",),
 )
 # What a parameter may be, in each plot that has it.
 _PARAMETERS: dict[str, Constraint] = {
@@ -429,7 +429,7 @@ _PARAMETERS: dict[str, Constraint] = {
         lambda value: all(
             _POSITIVE.has_type(v) and _POSITIVE.is_valid(v) for v in value
         ),
-        refused=((0, 4),),
+        invalid=((0, 4),),
         optional=True,
     ),
     "save": FilePath(optional=True),

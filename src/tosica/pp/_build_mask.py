@@ -18,7 +18,8 @@ from tosica._checks import (
     OneOf,
     validate_params,
 )
-from tosica._settings import format_thousands, logger, warn_user
+from tosica._settings import logger, warn_user
+from tosica._text import format_thousands
 from tosica.data import (
     DEFAULT_MODALITIES,
     MODALITY_KINDS,

@@ -14,8 +14,14 @@ import numpy as np
 import pandas as pd
 from scipy.sparse import csr_matrix
 
-from tosica._checks import list_names, list_parts, shown, similar_names
-from tosica._settings import format_thousands, logger, warn_user
+from tosica._settings import logger, warn_user
+from tosica._text import (
+    describe_value,
+    format_thousands,
+    list_names,
+    listed,
+    similar_names,
+)
 from tosica.gs import join, read_gmt
 from tosica.gs._collections import COLLECTIONS, find_collection, is_gmt_path
 from tosica.gs._genes import GeneList, hint_for_mismatch
@@ -88,7 +94,7 @@ def read_gene_sets(gene_sets: GeneSetsLike) -> GeneSets:
     if not parts or not all(isinstance(part, str | os.PathLike) for part in parts):
         raise TypeError(
             "gene_sets must be a collection's name, a path of a GMT file, a dict of lists, a table with 'source' and "
-            f"'target' columns, a list of names and paths or None, not {shown(gene_sets)}."
+            f"'target' columns, a list of names and paths or None, not {describe_value(gene_sets)}."
         )
     # A name is that of a collection, also if there is such a file.
     is_named = [
@@ -205,9 +211,9 @@ def _to_gene_sets(
             f"gene set {reserved!r} must be renamed: fully connected tokens have such names."
         )
     # The few different types are checked; single names only for the message.
-    for listed in (names, genes):
-        if not all(issubclass(kind, str) for kind in set(map(type, listed))):
-            wrong = next(name for name in listed if not isinstance(name, str))
+    for strings in (names, genes):
+        if not all(issubclass(kind, str) for kind in set(map(type, strings))):
+            wrong = next(name for name in strings if not isinstance(name, str))
             raise TypeError(
                 f"gene_sets ({about['source']}) holds {wrong!r}, but names of sets and genes are strings."
             )
@@ -374,14 +380,14 @@ def say_left_out(
             else ""
         )
     if reasons:
-        listed = [f"{name!r} ({reason})" for name, reason in reasons.items()]
-        logger.info("build_mask: left out %s", list_parts(listed))
+        texts = [f"{name!r} ({reason})" for name, reason in reasons.items()]
+        logger.info("build_mask: left out %s", listed(texts, 10, last=", "))
     if nearest:
-        listed = [
+        texts = [
             f"{name!r}{f' (did you mean {other!r}?)' if other else ''}"
             for name, other in nearest.items()
         ]
-        logger.info("build_mask: not in adata: %s", list_parts(listed))
+        logger.info("build_mask: not in adata: %s", listed(texts, 10, last=", "))
     return {
         "left_out": pd.DataFrame(
             {"gene_set": list(reasons), "reason": list(reasons.values())}, dtype=object

@@ -11,7 +11,7 @@ from scipy.sparse import csr_matrix
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 
-from tosica._settings import progress
+from tosica._progress import progress
 from tosica.data import BLOCK, CellMatrix, LogNormalization, checked_blocks, detect
 from tosica.gs._genes import split_composite
 
@@ -84,7 +84,7 @@ def gene_variability(adata: AnnData, layer: str | None = None) -> NDArray[np.flo
     total, squares = np.zeros(len(matrix.names)), np.zeros(len(matrix.names))
     with progress(matrix.n_obs, "build_mask: variability") as step:
         for _, block in checked_blocks(matrix, found, BLOCK):
-            step.n += block.shape[0]
+            step.update(block.shape[0])
             values = block.astype(np.float64)
             if found.transform.kind == "counts":
                 values = LogNormalization().normalize_block(values)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, get_args
 from tosica._checks import CellData, FileKey, InstanceOf, OneOf, validate_params
 from tosica._files import check_output
 from tosica._obs import file_columns
-from tosica._settings import format_thousands, logger, progress
+from tosica._progress import progress
+from tosica._settings import logger
+from tosica._text import format_thousands
 from tosica.model import TOSICA
 from tosica.model._annotation import Precision
 from tosica.model._annotation_result import (

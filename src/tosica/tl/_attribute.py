@@ -18,13 +18,14 @@ from tosica._checks import (
     FileKey,
     Integer,
     OneOf,
-    only_known,
     validate_params,
 )
 from tosica._limits import LIMITS
 from tosica._obs import UNKNOWN, file_columns, read_groups
 from tosica._parallel import thread_map, thread_pool
-from tosica._settings import logger, only_warnings, progress, query_logger, warn_user
+from tosica._progress import progress
+from tosica._settings import logger, only_warnings, query_logger, warn_user
+from tosica._text import only_known
 from tosica.data import find_genes, load_table
 from tosica.model._annotation import LAYER
 from tosica.tl._evidence import ANNOTATED_BY_MODEL, check_annotated_by
@@ -422,7 +423,7 @@ class _Source:
                 explain, self.minibatches(rows, max(self._points // n_steps, 1))
             ):
                 yield part, found
-                step.n += part.stop - part.start
+                step.update(part.stop - part.start)
 
     def _integrate(
         self, batch: Minibatch, target: Tensor, n_steps: int

@@ -10,7 +10,7 @@ import pandas as pd
 from tosica._checks import InstanceOf, Integer, validate_params
 from tosica._limits import LIMITS
 from tosica._obs import UNKNOWN
-from tosica._settings import count, decimal, listed, percent
+from tosica._text import count, decimal, listed, percent
 from tosica.data import ExpressionSource
 from tosica.tl._evidence import Cells, collect_evidence, read_contributions
 

@@ -14,7 +14,8 @@ from scipy.integrate import trapezoid
 from tosica._checks import FileKey, Fraction, InstanceOf, Integer, validate_params
 from tosica._obs import ATTRIBUTION, read_attribution, read_groups
 from tosica._parallel import thread_map, thread_pool
-from tosica._settings import logger, only_warnings, progress, query_logger
+from tosica._progress import progress
+from tosica._settings import logger, only_warnings, query_logger
 from tosica.tl._evidence import ANNOTATED_BY_MODEL, check_annotated_by
 
 if TYPE_CHECKING:
@@ -253,7 +254,7 @@ def _change_genes(
         progress(adata.n_obs, "faithfulness") as step,
     ):
         for n_cells in thread_map(change, model.iter_batches(adata, **source)):
-            step.n += n_cells
+            step.update(n_cells)
     return results
 
 

@@ -12,7 +12,7 @@ import scanpy as sc
 from anndata import AnnData
 from mudata import MuData
 
-from tosica._checks import FileKey, Fraction, InstanceOf, shown, validate_params
+from tosica._checks import FileKey, Fraction, InstanceOf, validate_params
 from tosica._obs import (
     HETEROGENEOUS,
     UNKNOWN,
@@ -22,7 +22,9 @@ from tosica._obs import (
     read_numbers,
 )
 from tosica._parallel import keep_torch_threads
-from tosica._settings import format_thousands, logger, progress
+from tosica._progress import progress
+from tosica._settings import logger
+from tosica._text import describe_value, format_thousands
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -384,7 +386,7 @@ def read_clusters(adata: AnnData | MuData, values: Clusters) -> pd.Categorical:
         return read_groups(adata, values)
     if isinstance(values, pd.DataFrame | Mapping) or np.ndim(values) != 1:
         raise TypeError(
-            f"over_clustering must be {CLUSTERS.wanted}, not {shown(values)}."
+            f"over_clustering must be {CLUSTERS.description}, not {describe_value(values)}."
         )
     column = values if isinstance(values, pd.Series) else pd.Series(values)
     is_named = not isinstance(column.index, pd.RangeIndex) and not column.index.equals(

@@ -11,7 +11,8 @@ import torch
 
 from tosica._checks import validate_params
 from tosica._obs import read_groups, read_numbers
-from tosica._settings import Progress, logger, only_warnings, progress, query_logger
+from tosica._progress import progress
+from tosica._settings import logger, only_warnings, query_logger
 from tosica.data import load_annotations
 from tosica.linear import (
     MAX_CELLS_NOVELTY,
@@ -30,6 +31,7 @@ from tosica.tl._majority_vote import CLUSTERS, read_clusters
 if TYPE_CHECKING:
     from anndata import AnnData
     from numpy.typing import NDArray
+    from tqdm.std import tqdm
 
     from tosica.model import TOSICA
     from tosica.tl._majority_vote import Clusters
@@ -173,7 +175,7 @@ def novelty(
             logger.info(
                 "novelty: the query is of the reference's batch, and is not corrected"
             )
-        step.text = "novelty: cells"
+        step.set_description("novelty: cells")
         distance, nearest = score_in_blocks(statistics, query, shift, step)
     if shift is not None:
         distance = (
@@ -240,7 +242,7 @@ class Query(NamedTuple):
 def read_query(
     model: TOSICA,
     adata: AnnData,
-    step: Progress,
+    step: tqdm,
     *,
     layer: str | None = None,
     use_raw: bool = False,
@@ -253,7 +255,7 @@ def read_query(
         ):
             parts.append(sp.csr_matrix(batch.x.cpu().numpy()))
             measured = batch.measured
-            step.n += parts[-1].shape[0]
+            step.update(parts[-1].shape[0])
     return Query(
         sp.vstack(parts).tocsr(), None if measured is None else measured.cpu().numpy()
     )
@@ -282,12 +284,12 @@ def score_in_blocks(
     statistics: NoveltyStatistics,
     query: Query,
     shift: NDArray[np.float64] | None,
-    step: Progress,
+    step: tqdm,
 ) -> tuple[NDArray, ...]:
     """Score cells block by block, as :meth:`NoveltyStatistics.score_cells`: all may not fit in memory as dense rows."""
     blocks = []
     for start in range(0, query.x.shape[0], _BATCH_SIZE):
         x = query.x[start : start + _BATCH_SIZE].toarray()
         blocks.append(statistics.score_cells(x, query.measured, shift))
-        step.n += x.shape[0]
+        step.update(x.shape[0])
     return tuple(map(np.concatenate, zip(*blocks, strict=True)))

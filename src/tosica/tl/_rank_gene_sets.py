@@ -22,7 +22,6 @@ from tosica._checks import (
     OneOf,
     String,
     as_names,
-    list_names,
     validate_params,
 )
 from tosica._obs import ATTRIBUTION, read_attention, read_groups, read_numbers
@@ -34,6 +33,7 @@ from tosica._stats import (
     sample_means,
     standardized_difference,
 )
+from tosica._text import list_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,7 +9,8 @@ import pandas as pd
 from sklearn.utils.extmath import randomized_svd
 
 from tosica._checks import Fraction, Integer, Number, validate_params
-from tosica._settings import logger, progress
+from tosica._progress import progress
+from tosica._settings import logger
 from tosica.data import CellMatrix
 from tosica.gs import write_gmt
 from tosica.linear import LabeledRows, subsample_by_label
@@ -198,7 +199,7 @@ def refine_gene_sets(
                 stability[row, np.append(repeated.gained, repeated.lost)] += (
                     1 / n_bootstraps
                 )
-            step.n += 1
+            step.update()
     table = _table(
         tried, found, scores, dict(zip(refined, stability, strict=True)), min_stability
     )
