@@ -45,7 +45,7 @@ class Split(NamedTuple):
 class Task(NamedTuple):
     """Title, whether the query is of the reference's batch, and a function that returns splits."""
 
-    what: str
+    title: str
     within: bool
     splits: Callable[[Path, int], list[Split]]
 

@@ -1,195 +1,176 @@
-"""The figure of each page: ``python -m benchmarks._figures`` draws all of them from the JSON files."""
+"""The figures of the pages, drawn from the JSON files."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
 
+from benchmarks import adapt, explanation, label_sets, missing_genes, novelty, parts
+from benchmarks import scale as scale_script
+from benchmarks._accuracy_tasks import TASKS, UNSEEN
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # The palette of Okabe and Ito, which colour-blind readers can tell apart.
-OURS, PEER, BEST, *MORE = (
-    "#0072b2",
-    "#e69f00",
-    "#000000",
-    "#009e73",
-    "#cc79a7",
-    "#56b4e9",
-    "#d55e00",
-)
-COLORS = [OURS, PEER, *MORE, BEST]
+OURS = "#0072b2"
+PEER = "#e69f00"
+BEST = "#000000"
+COLORS = [OURS, PEER, "#009e73", "#cc79a7", "#56b4e9", "#d55e00", BEST]
+MARKERS = "os^Dvp*"
 Results = dict[str, dict[str, Any]]
 
 
-def accuracy(results: Results) -> Figure:
+def draw_accuracy(results: Results) -> Figure:
     """Accuracy of tosica, CellTypist and the best other method in each task."""
-    from benchmarks._accuracy_tasks import TASKS, UNSEEN
-
+    tasks = TASKS | UNSEEN
     runs = pd.DataFrame(
         [*results["accuracy"]["runs"], *results["accuracy_unseen"]["runs"]]
     )
-    means = runs.pivot_table(index="task", columns="method", values="accuracy").loc[
-        [*TASKS, *UNSEEN][::-1]
-    ]
-    figure, ax = plt.subplots(figsize=(7, 4.6), layout="constrained")
+    means = runs.pivot_table(index="task", columns="method", values="accuracy")
+    means = means.loc[[*tasks][::-1]]
     best = means.drop(columns="tosica").max(axis=1)
+    figure, ax = plt.subplots(figsize=(7, 4.6), layout="constrained")
     ax.hlines(means.index, means["tosica"], best, color="0.8", zorder=0)
     ax.plot(best, means.index, "|", color=BEST, ms=13, mew=2, label="best other method")
     ax.plot(means["celltypist"], means.index, "D", color=PEER, ms=5, label="CellTypist")
     ax.plot(means["tosica"], means.index, "o", color=OURS, label="tosica")
-    ax.set_yticks(
-        range(len(means)), [(TASKS | UNSEEN)[name].what for name in means.index]
-    )
+    ax.set_yticks(range(len(means)), [tasks[name].title for name in means.index])
     ax.set(xlabel="accuracy, mean of the seeds")
     ax.legend(loc="upper left", frameon=False)
     return figure
 
 
-def adapt(results: Results) -> Figure:
+def draw_adapt(results: Results) -> Figure:
     """Accuracy before and after learning from the query, of the pairs across batches."""
-    from benchmarks.adapt import PAIRS
-
     runs = pd.DataFrame(
-        [run for run in results["adapt"]["runs"] if "without" not in run]
+        [
+            {
+                "pair": run["pair"],
+                "before": run["sum before"]["accuracy"],
+                "after": run["sum after"]["accuracy"],
+            }
+            for run in results["adapt"]["runs"]
+            if "without" not in run and not adapt.PAIRS[run["pair"]].within
+        ]
     )
-    runs = runs[[not PAIRS[pair].within for pair in runs["pair"]]]
-    for when in ("before", "after"):
-        runs[when] = [of["accuracy"] for of in runs[f"sum {when}"]]
     means = runs.groupby("pair")[["before", "after"]].mean()
-    means = means.loc[[name for name in [*PAIRS][::-1] if name in means.index]]
+    means = means.loc[[pair for pair in [*adapt.PAIRS][::-1] if pair in means.index]]
     figure, ax = plt.subplots(figsize=(7, 1 + 0.25 * len(means)), layout="constrained")
     ax.hlines(means.index, means["before"], means["after"], color="0.8", zorder=0)
     ax.plot(means["before"], means.index, "|", color=BEST, ms=11, mew=2, label="model")
     ax.plot(means["after"], means.index, "o", color=OURS, label="model.adapt(query)")
-    ax.set_yticks(range(len(means)), [PAIRS[name].what for name in means.index])
+    ax.set_yticks(range(len(means)), [adapt.PAIRS[pair].title for pair in means.index])
     ax.set(xlabel="accuracy on the query, mean of the seeds")
     ax.legend(loc="upper left", frameon=False)
     return figure
 
 
-def doubt(results: Results) -> Figure:
+def draw_doubt(results: Results) -> Figure:
     """Coverage of label sets by the number of labelled cells of the query."""
-    from benchmarks.label_sets import ACROSS, COVERAGES
-
-    found = pd.DataFrame(results["label_sets"]["summary"])
-    level = max(COVERAGES)
+    summary = pd.DataFrame(results["label_sets"]["summary"])
+    level = max(label_sets.COVERAGES)
     figure, ax = plt.subplots(figsize=(7, 3), layout="constrained")
     ax.axhline(level, color="0.6", ls="--", lw=1)
-    markers = "os^Dvp*"
-    for i, (task, of) in enumerate(found.groupby("task", sort=False)):
-        covered = [each["mean"] for each in of[f"coverage {level}"]]
+    for i, (task, rows) in enumerate(summary.groupby("task", sort=False)):
         ax.plot(
-            of["labeled"],
-            covered,
-            f"-{markers[i]}",
+            rows["labeled"],
+            [coverage["mean"] for coverage in rows[f"coverage {level}"]],
+            f"-{MARKERS[i]}",
             color=COLORS[i],
             ms=5,
-            label=ACROSS[str(task)].what,
+            label=label_sets.ACROSS[str(task)].title,
         )
     ax.set(xlabel="labelled cells of the query", ylabel=f"coverage, {level} asked")
-    ax.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    _place_legend_outside(ax)
     return figure
 
 
-def robustness(results: Results) -> Figure:
+def draw_robustness(results: Results) -> Figure:
     """Accuracy by the share of missing genes."""
-    from benchmarks.missing_genes import PAIRS
-
     runs = pd.DataFrame(results["missing_genes"]["runs"])
+    runs = runs[runs["pair"] != "counts"]
     figure, ax = plt.subplots(figsize=(7, 3), layout="constrained")
-    for i, (pair, of) in enumerate(
-        runs[runs["pair"] != "counts"].groupby("pair", sort=False)
-    ):
-        means = of.groupby(["way", "share"])["accuracy"].mean()
-        ax.plot(
-            100 * means["imputed"].index,
-            means["imputed"],
-            "-o",
-            color=COLORS[i],
-            ms=4,
-            label=PAIRS[str(pair)][0],
-        )
-        ax.plot(100 * means["zero"].index, means["zero"], ":", color=COLORS[i])
+    for i, (pair, rows) in enumerate(runs.groupby("pair", sort=False)):
+        means = rows.groupby(["way", "share"])["accuracy"].mean()
+        percent = 100 * means["imputed"].index
+        title = missing_genes.PAIRS[str(pair)][0]
+        ax.plot(percent, means["imputed"], "-o", color=COLORS[i], ms=4, label=title)
+        ax.plot(percent, means["zero"], ":", color=COLORS[i])
     ax.plot([], [], "k:", label="zeros, not imputed")
     ax.set(xlabel="missing genes, %", ylabel="accuracy")
-    ax.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    _place_legend_outside(ax)
     return figure
 
 
-def new_types(results: Results) -> Figure:
-    """How well new cells are found, and how well a type is learnt from few cells."""
-    from benchmarks.novelty import QUERIES, SCORES, means
+def _place_legend_outside(ax: Axes) -> None:
+    ax.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
 
-    areas = (
-        means(pd.DataFrame(results["novelty"]["runs"]))
-        .groupby("query")
-        .mean()[list(SCORES)]
-        .T.iloc[::-1]
-    )
-    figure, (left, right) = plt.subplots(
+
+def draw_new_types(results: Results) -> Figure:
+    """AUROC of new cells by score, and recall of a type that few cells taught."""
+    figure, (auroc_ax, recall_ax) = plt.subplots(
         1,
         2,
         figsize=(9, 3.4),
         layout="constrained",
         gridspec_kw={"width_ratios": [3, 2]},
     )
-    for query, color, marker in zip(QUERIES, (OURS, PEER), "oD", strict=True):
-        left.plot(
-            areas[query], range(len(areas)), marker, color=color, label=QUERIES[query]
-        )
-    left.axvline(0.5, color="0.6", ls="--", lw=1)
-    left.set_yticks(
-        range(len(areas)), [SCORES[name].strip("`") for name in areas.index], fontsize=8
-    )
-    left.set(xlabel="AUROC of new cells")
-    left.legend(fontsize=8, frameon=False)
-    taught = pd.DataFrame(results["new_labels"]["runs"])
-    taught = taught[taught["method"] == "tosica"]
-    for i, ((data, query), of) in enumerate(
-        taught.groupby(["dataset", "query"], sort=False)
-    ):
-        recall = of.groupby("labeled")["recall"].mean()
-        right.plot(
+    means = novelty.means(pd.DataFrame(results["novelty"]["runs"]))
+    areas = means.groupby("query").mean()[list(novelty.SCORES)].T.iloc[::-1]
+    styles = zip(novelty.QUERIES.items(), (OURS, PEER), "oD", strict=True)
+    for (query, title), color, marker in styles:
+        auroc_ax.plot(areas[query], range(len(areas)), marker, color=color, label=title)
+    auroc_ax.axvline(0.5, color="0.6", ls="--", lw=1)
+    titles = [novelty.SCORES[name].strip("`") for name in areas.index]
+    auroc_ax.set_yticks(range(len(areas)), titles, fontsize=8)
+    auroc_ax.set(xlabel="AUROC of new cells")
+    auroc_ax.legend(fontsize=8, frameon=False)
+
+    runs = pd.DataFrame(results["new_labels"]["runs"])
+    runs = runs[runs["method"] == "tosica"]
+    groups = runs.groupby(["dataset", "query"], sort=False)
+    for i, ((dataset, query), rows) in enumerate(groups):
+        recall = rows.groupby("labeled")["recall"].mean()
+        recall_ax.plot(
             recall.index,
             recall,
-            f"-{'os^D'[i]}",
+            f"-{MARKERS[i]}",
             color=COLORS[i],
             ms=5,
-            label=f"{data}, {query}",
+            label=f"{dataset}, {query}",
         )
-    right.set(xlabel="labelled cells of the new type", ylabel="recall", ylim=(0, 1.03))
-    right.legend(fontsize=8, frameon=False)
+    recall_ax.set(
+        xlabel="labelled cells of the new type", ylabel="recall", ylim=(0, 1.03)
+    )
+    recall_ax.legend(fontsize=8, frameon=False)
     return figure
 
 
-def scale(results: Results) -> Figure:
+def draw_scale(results: Results) -> Figure:
     """Cells a second in files of each size."""
-    from benchmarks.scale import NAMES, rates
-
-    found = rates(results["scale"]["runs"])["rate"]
+    rates = scale_script.rates(results["scale"]["runs"])["rate"]
     figure, axes = plt.subplots(
         1, 2, figsize=(10, 2.8), layout="constrained", sharey=True
     )
-    for ax, task, title in zip(
-        axes, ("annotate", "train"), ("annotation", "training"), strict=True
-    ):
-        of = found[task].unstack()
-        for i, way in enumerate(name for name in NAMES if name in of):
-            rates_of_way = of[way].dropna()
+    titles = {"annotate": "annotation", "train": "training"}
+    for ax, (task, title) in zip(axes, titles.items(), strict=True):
+        by_way = rates[task].unstack()
+        ways = [way for way in scale_script.NAMES if way in by_way]
+        for i, way in enumerate(ways):
+            measured = by_way[way].dropna()
             ax.plot(
-                rates_of_way.index,
-                rates_of_way,
-                f"-{'os^Dv'[i]}",
+                measured.index,
+                measured,
+                f"-{MARKERS[i]}",
                 color=COLORS[i],
                 ms=5,
-                label=NAMES[way].replace("`", ""),
+                label=scale_script.NAMES[way].replace("`", ""),
             )
         ax.set(xscale="log", xlabel="cells in the file", title=title)
     axes[0].set(ylabel="cells per second", ylim=(0, None))
@@ -202,83 +183,69 @@ def scale(results: Results) -> Figure:
     return figure
 
 
-def parts(results: Results) -> Figure:
+def draw_parts(results: Results) -> Figure:
     """Accuracy of the sum, the linear branch and the network in each task."""
-    from benchmarks.parts import ALL, PARTS
-
     runs = pd.DataFrame(results["parts"]["runs"])
     means = runs.pivot_table(index="task", columns="part", values="accuracy")
-    means = means.loc[[name for name in ALL if name in means.index][::-1]]
+    means = means.loc[[task for task in parts.ALL if task in means.index][::-1]]
     figure, ax = plt.subplots(figsize=(7, 4.6), layout="constrained")
     ax.hlines(means.index, means.min(axis=1), means.max(axis=1), color="0.8", zorder=0)
-    for part, color, marker in zip(PARTS, (OURS, BEST, PEER), "o|D", strict=True):
+    styles = {
+        "sum": (OURS, "o", 6),
+        "branch": (BEST, "|", 13),
+        "network": (PEER, "D", 6),
+    }
+    for name, (color, marker, size) in styles.items():
         ax.plot(
-            means[part],
+            means[name],
             means.index,
             marker,
             color=color,
-            ms=13 if marker == "|" else 6,
-            label=PARTS[part],
+            ms=size,
+            label=parts.PARTS[name],
         )
-    ax.set_yticks(range(len(means)), [ALL[name].what for name in means.index])
+    ax.set_yticks(range(len(means)), [parts.ALL[task].title for task in means.index])
     ax.set(xlabel="accuracy, mean of the seeds")
     ax.legend(loc="upper left", frameon=False)
     return figure
 
 
-# Each figure, and what it shows in words.
-FIGURES: dict[str, tuple[Callable[[Results], Figure], str]] = {
-    "accuracy": (
-        accuracy,
-        "Accuracy of tosica, CellTypist and the best other method in each task",
-    ),
-    "doubt": (
-        doubt,
-        "Coverage of label sets by the number of labelled cells, for seven queries of another batch",
-    ),
-    "robustness": (
-        robustness,
-        "Accuracy by the share of genes that are missing at random",
-    ),
-    "new_types": (
-        new_types,
-        "AUROC of scores for new cells, and recall of a new type by the number of cells that taught it",
-    ),
-    "scale": (
-        scale,
-        "Cells per second by the number of cells in the file, for annotation and training",
-    ),
-    "adapt": (
-        adapt,
-        "Accuracy of queries of another batch, before and after learning from them",
-    ),
-    "parts": (
-        parts,
-        "Accuracy of the network, the linear branch and their sum in each task",
-    ),
-}
-
-
-def draw(page: str, folder: Path, results: Results) -> None:
-    """Draw the figure of a page beside the folder of the pages, in ``_static``."""
-    figure = FIGURES[page][0](results)
-    for ax in figure.axes:
-        ax.spines[["top", "right"]].set_visible(False)
-    (folder.parent / "_static").mkdir(exist_ok=True)
-    figure.savefig(folder.parent / "_static" / f"{page}.png", dpi=150)
-    plt.close(figure)
-
-
-if __name__ == "__main__":
-    from benchmarks._report import PAGES
-
-    there = Path("docs/benchmarks")
-    for name in FIGURES:
-        draw(
-            name,
-            there,
-            {
-                part: json.loads((there / f"{part}.json").read_text())
-                for part in PAGES[name][1]
-            },
+def draw_explanation(results: Results) -> Figure:
+    """Areas under the curves of deletion and insertion."""
+    deletion = results["explanation"]["parts"]["deletion"]
+    figure, axes = plt.subplots(
+        1,
+        len(deletion),
+        figsize=(4 * len(deletion), 2.4),
+        layout="constrained",
+        squeeze=False,
+    )
+    for ax, (name, measured) in zip(axes[0], deletion.items(), strict=True):
+        areas = pd.DataFrame(measured["areas"])
+        areas = areas.pivot(index="order", columns="change", values="area")
+        areas.loc[["genes", "gene sets", "random"]].plot.barh(
+            ax=ax, color=[OURS, "#d55e00"], legend=False
         )
+        ax.invert_yaxis()
+        ax.set(
+            title=explanation.DATASETS[name][0],
+            xlabel="area under the probability",
+            ylabel="",
+            xlim=(0, 1),
+        )
+    handles = axes[0, -1].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside right upper", fontsize=8)
+    return figure
+
+
+# Function of each figure, by page.
+FIGURES: dict[str, Callable[[Results], Figure]] = {
+    "accuracy": draw_accuracy,
+    "doubt": draw_doubt,
+    "robustness": draw_robustness,
+    "new_types": draw_new_types,
+    "scale": draw_scale,
+    "adapt": draw_adapt,
+    "parts": draw_parts,
+    "explanation": draw_explanation,
+}

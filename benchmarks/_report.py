@@ -1,139 +1,150 @@
-"""Markdown tables, versions and files, for the pages of all benchmarks."""
+"""Write the pages of all benchmarks and their figures from the JSON files.
+
+``python -m benchmarks._report`` from the repository's root writes all pages in
+``docs/benchmarks``, after the scripts have written their results there.
+"""
 
 from __future__ import annotations
 
-import importlib
+import argparse
 import json
-import platform
 import re
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from benchmarks._figures import FIGURES, draw
+import matplotlib.pyplot as plt
+
+from benchmarks import (
+    accuracy,
+    adapt,
+    batches,
+    cite_seq,
+    confident,
+    explanation,
+    label_sets,
+    missing_genes,
+    new_labels,
+    novelty,
+    ontology,
+    parts,
+    scale,
+    scales,
+    speed,
+    trajectory,
+)
+from benchmarks._figures import FIGURES
+from benchmarks._results import OUTPUT_FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
 
-# Each page, its title, and the results that it shows, in order. A result is of the script of its name.
-PAGES = {
+# Each page: its title, and its results in order, with the function that describes each.
+PAGES: dict[str, tuple[str, dict[str, Callable[[dict[str, Any]], str]]]] = {
     "accuracy": (
         "Accuracy",
-        ("accuracy", "accuracy_unseen", "accuracy_held_back", "batches"),
+        {
+            "accuracy": accuracy.report,
+            "accuracy_unseen": accuracy.report,
+            "accuracy_held_back": accuracy.report,
+            "batches": batches.report,
+        },
     ),
-    "explanation": ("Explanation", ("explanation", "trajectory")),
-    "adapt": ("Learning from the query", ("adapt",)),
-    "doubt": ("Doubt", ("label_sets", "confident", "ontology")),
-    "robustness": ("Other genes and other scales", ("missing_genes", "scales")),
-    "new_types": ("New types", ("novelty", "new_labels")),
-    "scale": ("Speed and memory", ("speed", "scale")),
-    "parts": ("Parts of the model", ("parts", "cite_seq")),
+    "explanation": (
+        "Explanation",
+        {"explanation": explanation.report, "trajectory": trajectory.report},
+    ),
+    "adapt": ("Learning from the query", {"adapt": adapt.report}),
+    "doubt": (
+        "Doubt",
+        {
+            "label_sets": label_sets.report,
+            "confident": confident.report,
+            "ontology": ontology.report,
+        },
+    ),
+    "robustness": (
+        "Other genes and other scales",
+        {"missing_genes": missing_genes.report, "scales": scales.report},
+    ),
+    "new_types": (
+        "New types",
+        {"novelty": novelty.report, "new_labels": new_labels.report},
+    ),
+    "scale": ("Speed and memory", {"speed": speed.report, "scale": scale.report}),
+    "parts": (
+        "Parts of the model",
+        {"parts": parts.report, "cite_seq": cite_seq.report},
+    ),
 }
-PACKAGES = ("tosica", "torch", "scvi-tools", "lightning", "anndata", "scanpy", "numpy")
+# Words for the figure of a page; that of the explanation is in its text.
+ALTERNATIVE_TEXTS = {
+    "accuracy": "Accuracy of tosica, CellTypist and the best other method in each task",
+    "doubt": "Coverage of label sets by the number of labelled cells, for seven queries "
+    "of another batch",
+    "robustness": "Accuracy by the share of genes that are missing at random",
+    "new_types": "AUROC of scores for new cells, and recall of a new type by the number "
+    "of cells that taught it",
+    "scale": "Cells per second by the number of cells in the file, for annotation and "
+    "training",
+    "adapt": "Accuracy of queries of another batch, before and after learning from them",
+    "parts": "Accuracy of the network, the linear branch and their sum in each task",
+}
 
 
-def processor() -> str:
-    """Name of the processor."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [
-        line.partition(":")[2].strip()
-        for line in lines
-        if line.startswith("model name")
-    ]
-    return names[0] if names else platform.processor()
-
-
-def table(head: list[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """Lines of a Markdown table; numbers with three digits."""
-    shown = [
-        [
-            f"{c:.3g}"
-            if isinstance(c, float) and c < 100
-            else f"{c:.0f}"
-            if isinstance(c, float)
-            else str(c)
-            for c in row
-        ]
-        for row in rows
-    ]
-    return [
-        "| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *shown]
-    ]
-
-
-def versions(*more: str) -> dict[str, str]:
-    """Date, Python and the packages that a result depends on."""
-    return {
-        "date": datetime.now(UTC).date().isoformat(),
-        "python": platform.python_version(),
-        **{name: version(name) for name in (*PACKAGES, *more)},
-    }
-
-
-def version_lines(result: dict[str, Any]) -> list[str]:
-    """The last line of a result: when and with which tosica it was measured."""
-    measured = result["versions"]
-    return [
-        f"*Measured on {measured['date']} with tosica {measured['tosica']}; the JSON file has all versions.*",
-        "",
-    ]
-
-
-def script_of(result: str) -> Any:
-    """The module that measured a result."""
-    return importlib.import_module(
-        f"benchmarks.{re.sub('_(unseen|held_back)$', '', result)}"
-    )
-
-
-def page(name: str, folder: Path, **known: str) -> str:
-    """A page: its results in `folder`, each a section, or the texts that are `known` of some."""
-    title, parts = PAGES[name]
-    texts = {part: known.get(part, "") for part in parts}
-    for part in parts:
-        path = folder / f"{part}.json"
-        if not texts[part] and path.exists():
-            texts[part] = script_of(part).report(json.loads(path.read_text()))
-    sections = [re.sub(r"(?m)^#", "##", text) for text in texts.values() if text]
-    figure = (
-        [f"![{FIGURES[name][1]}](../_static/{name}.png)", ""] if name in FIGURES else []
-    )
-    sections = [
-        "\n\n".join(map(_filled, section.split("\n\n"))) for section in sections
-    ]
+def page(name: str, folder: Path) -> str:
+    """Text of a page, with a section for each of its results in a folder."""
+    title, reports = PAGES[name]
     # The search of the pages leaves these out: they have nearly every word.
-    return "\n".join(
-        ["---", "nosearch: true", "---", "", f"# {title}", "", *figure, *sections]
-    )
+    lines = ["---", "nosearch: true", "---", "", f"# {title}", ""]
+    if name in ALTERNATIVE_TEXTS:
+        lines += [f"![{ALTERNATIVE_TEXTS[name]}](../_static/{name}.png)", ""]
+    for result, report in reports.items():
+        path = folder / f"{result}.json"
+        if path.exists():
+            text = report(json.loads(path.read_text()))
+            section = re.sub(r"(?m)^#", "##", text)
+            lines.append("\n\n".join(map(_fill, section.split("\n\n"))))
+    return "\n".join(lines)
 
 
-def _filled(text: str) -> str:
-    """A paragraph in lines of equal length, which no code is broken by; anything else as it is."""
-    if not re.match(r"[A-Za-z0-9(]|\*\w", text):
-        return text
-    whole = re.sub(
+def _fill(paragraph: str) -> str:
+    """Fill a paragraph, without breaking code or numbers; leave tables and headings."""
+    if not re.match(r"[A-Za-z0-9(]|\*\w", paragraph):
+        return paragraph
+    protected = re.sub(
         r"`[^`]*`|\d (?=\d{3})",
-        lambda found: re.sub(r"\s", "\0", found[0]),
-        text.strip(),
+        lambda match: re.sub(r"\s", "\0", match[0]),
+        paragraph.strip(),
     )
-    filled = fill(whole, 120, break_long_words=False, break_on_hyphens=False)
-    return filled.replace("\0", " ") + "\n" * text.endswith("\n")
+    filled = fill(protected, 120, break_long_words=False, break_on_hyphens=False)
+    return filled.replace("\0", " ") + "\n" * paragraph.endswith("\n")
 
 
-def write(folder: Path, name: str, result: dict[str, Any], report: str) -> None:
-    """Write `name`.json and the page that shows it, and print what it says of this result."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
-    of = next(page for page, (_, parts) in PAGES.items() if name in parts)
-    (folder / f"{of}.md").write_text(page(of, folder, **{name: report}))
-    stored = {part: folder / f"{part}.json" for part in PAGES[of][1]}
-    if of in FIGURES and all(path.exists() for path in stored.values()):
-        draw(
-            of,
-            folder,
-            {part: json.loads(path.read_text()) for part, path in stored.items()},
-        )
-    print(report)
+def draw(name: str, folder: Path) -> None:
+    """Draw the figure of a page into ``_static`` beside a folder, if it has all results."""
+    paths = {result: folder / f"{result}.json" for result in PAGES[name][1]}
+    if not all(path.exists() for path in paths.values()):
+        return
+    results = {result: json.loads(path.read_text()) for result, path in paths.items()}
+    figure = FIGURES[name](results)
+    for ax in figure.axes:
+        ax.spines[["top", "right"]].set_visible(False)
+    static = folder.parent / "_static"
+    static.mkdir(exist_ok=True)
+    figure.savefig(static / f"{name}.png", dpi=150)
+    plt.close(figure)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Write all pages and figures."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--out", type=Path, default=OUTPUT_FOLDER)
+    folder = parser.parse_args(arguments).out
+    for name in PAGES:
+        (folder / f"{name}.md").write_text(page(name, folder))
+        draw(name, folder)
+
+
+if __name__ == "__main__":
+    main()

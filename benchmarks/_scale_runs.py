@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import time
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -175,14 +172,6 @@ def peak_mb() -> float:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
     return float("nan")
-
-
-def quiet() -> None:
-    """No lines and no warnings of what is measured."""
-    warnings.simplefilter("ignore")
-    os.environ["PYTHONWARNINGS"] = "ignore"
-    for name in ("lightning.pytorch", "tosica", "distributed"):
-        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def run(

@@ -18,27 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from anndata import AnnData
 
-import tosica
 from benchmarks._accuracy_methods import METHODS, quietly
 from benchmarks._accuracy_tasks import LABEL, TASKS, UNSEEN
-from benchmarks._report import table, version_lines, versions, write
+from benchmarks._results import table, version_lines, versions, write
+from benchmarks._scores import BY_CHANCE, METRICS, scores
 
 if TYPE_CHECKING:
     from benchmarks._accuracy_tasks import Split, Task
 
-METRICS = {
-    "accuracy": "Accuracy",
-    "macro-F1": "Macro-F1",
-    "calibration error": "Calibration error",
-    "seconds": "Seconds, one thread",
-}
 OURS = "tosica"
-N_BINS = 15
-# Calibration error if all probabilities were exact. It is above 0, most of all in tasks
-# with few cells.
-BY_CHANCE = "calibration error by chance"
 # Smaller seeds are those of the other page.
 _FIRST_UNSEEN_SEED = 5
 
@@ -71,35 +60,6 @@ def one_run(splits: list[Split], method: str, seed: int) -> dict[str, Any]:
             for level in levels
         },
     }
-
-
-def scores(
-    truth: np.ndarray, called: np.ndarray, probability: np.ndarray
-) -> dict[str, float]:
-    """Accuracy, macro-F1, calibration error, and what that would be by chance."""
-    obs = pd.DataFrame(
-        {
-            LABEL: truth,
-            f"{OURS}_prediction": called,
-            f"{OURS}_probability": probability.astype(float),
-        }
-    )
-    obs.index = obs.index.astype(str)
-    score = tosica.tl.evaluate(AnnData(obs=obs), LABEL, n_bins=N_BINS).summary.iloc[0]
-    return {
-        "accuracy": float(score["accuracy"]),
-        "macro-F1": float(score["macro_f1"]),
-        "calibration error": float(score["expected_calibration_error"]),
-        BY_CHANCE: error_by_chance(probability),
-    }
-
-
-def error_by_chance(probability: np.ndarray, n_draws: int = 200) -> float:
-    """Calibration error of labels that are correct with exactly their probability."""
-    drawn = np.random.default_rng(0).random((n_draws, len(probability))) < probability
-    bins = np.maximum(np.ceil(N_BINS * probability), 1).astype(int) - 1
-    gaps = (drawn - probability) @ np.eye(N_BINS)[bins]
-    return float(np.abs(gaps).sum(1).mean() / len(probability))
 
 
 def _inside(table: pd.DataFrame, truth: pd.Series) -> np.ndarray:
@@ -145,7 +105,7 @@ def report(result: dict[str, Any]) -> str:
     runs = pd.DataFrame(result["runs"])
     known = _known(result["unseen"])
     tasks = {
-        name: task.what for name, task in known.items() if name in set(runs["task"])
+        name: task.title for name, task in known.items() if name in set(runs["task"])
     }
     methods = [name for name in METHODS if name in set(runs["method"])]
     lines = [
@@ -165,7 +125,7 @@ def report(result: dict[str, Any]) -> str:
     )
     lines += _by_task(means, spreads, tasks, methods, "calibration error", by_chance)
     if OURS in methods:
-        within = {name: known[name].what for name in tasks if known[name].within}
+        within = {name: known[name].title for name in tasks if known[name].within}
         lines += _label_sets(runs[runs["method"] == OURS], within)
     lines += version_lines(result)
     return "\n".join(lines)

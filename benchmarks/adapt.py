@@ -32,8 +32,8 @@ from benchmarks._accuracy_tasks import (
     of_known_types,
     prepared,
 )
-from benchmarks._report import table, version_lines, versions, write
-from benchmarks.accuracy import METRICS, scores
+from benchmarks._results import table, version_lines, versions, write
+from benchmarks._scores import METRICS, scores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +80,7 @@ PARTS = ("sum", "branch", "network")
 class Pair(NamedTuple):
     """Title, whether reference and query are of one batch, and a function that returns splits."""
 
-    what: str
+    title: str
     within: bool
     splits: Callable[[Path, int], list[Split]]
 
@@ -149,7 +149,7 @@ def tissues(data: Path, seed: int) -> list[Split]:
 
 PAIRS: dict[str, Pair] = {
     **{
-        name: Pair(TASKS[name].what, within=False, splits=TASKS[name].splits)
+        name: Pair(TASKS[name].title, within=False, splits=TASKS[name].splits)
         for name in (
             "kang",
             "kang back",
@@ -198,8 +198,10 @@ PAIRS: dict[str, Pair] = {
         within=False,
         splits=by_batch("worm_embryo", "cell.type", "batch", "Murray"),
     ),
-    "gut": Pair(TASKS["gut"].what, within=True, splits=TASKS["gut"].splits),
-    "pbmc68k": Pair(TASKS["pbmc68k"].what, within=True, splits=TASKS["pbmc68k"].splits),
+    "gut": Pair(TASKS["gut"].title, within=True, splits=TASKS["gut"].splits),
+    "pbmc68k": Pair(
+        TASKS["pbmc68k"].title, within=True, splits=TASKS["pbmc68k"].splits
+    ),
     "tissues": Pair("mouse, 63 types, halves", within=True, splits=tissues),
 }
 
@@ -366,7 +368,7 @@ def _rows(runs: list[dict[str, Any]], *, within: bool) -> list[list[str]]:
         seconds = np.mean([run["seconds"] for run in of_pair])
         rows.append(
             [
-                pair.what,
+                pair.title,
                 _shown(before.mean(0)),
                 _shown(after.mean(0)),
                 f"{gained[:, 0].mean():+.1f} / {gained[:, 1].mean():+.1f}",
@@ -426,7 +428,7 @@ def _left_out_lines(runs: list[dict[str, Any]]) -> list[str]:
         if len(of_pair):
             rows.append(
                 [
-                    PAIRS[pair].what,
+                    PAIRS[pair].title,
                     *(f"{of_pair[column].mean():.3f}" for column in columns),
                 ]
             )

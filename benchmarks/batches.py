@@ -32,7 +32,7 @@ from benchmarks._accuracy_tasks import (
     lung,
     prepared,
 )
-from benchmarks._report import table, version_lines, versions, write
+from benchmarks._results import table, version_lines, versions, write
 from benchmarks._synthetic import synthetic
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 from sklearn.model_selection import StratifiedShuffleSplit
 
 import tosica
-from benchmarks._report import table, version_lines, versions, write
+from benchmarks._results import table, version_lines, versions, write
 
 # An antibody for B cells and one for monocytes, and the gene whose RNA identifies their label.
 MARKERS = {"CD19": "MS4A1", "CD14": "LYZ"}

@@ -22,7 +22,7 @@ from sklearn.model_selection import train_test_split
 
 import tosica
 from benchmarks._accuracy_tasks import LABEL, TASKS, Split, prepared
-from benchmarks._report import table, version_lines, versions, write
+from benchmarks._results import table, version_lines, versions, write
 from tosica.onto._hierarchy import LabelHierarchy
 from tosica.onto._ontology import match_label
 

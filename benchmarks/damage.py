@@ -29,7 +29,7 @@ import scanpy as sc
 from scipy.sparse import csr_matrix
 
 import tosica
-from benchmarks._report import table
+from benchmarks._results import table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

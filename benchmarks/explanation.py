@@ -46,7 +46,7 @@ from benchmarks._accuracy_tasks import (
     pbmc68k,
     prepared,
 )
-from benchmarks._report import table, version_lines, versions, write
+from benchmarks._results import table, version_lines, versions, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -570,38 +570,6 @@ def report(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def draw(result: dict[str, Any], path: Path) -> None:
-    """Draw the areas under the curves."""
-    import matplotlib.pyplot as plt
-
-    found = result["parts"]["deletion"]
-    figure, axes = plt.subplots(
-        1,
-        len(found),
-        figsize=(4 * len(found), 2.4),
-        layout="constrained",
-        squeeze=False,
-    )
-    for ax, (name, of_data) in zip(axes[0], found.items(), strict=True):
-        areas = pd.DataFrame(of_data["areas"]).pivot(
-            index="order", columns="change", values="area"
-        )
-        areas.loc[["genes", "gene sets", "random"]].plot.barh(
-            ax=ax, color=["#0072b2", "#d55e00"], legend=False
-        )
-        ax.invert_yaxis()
-        ax.set(
-            title=DATASETS[name][0],
-            xlabel="area under the probability",
-            ylabel="",
-            xlim=(0, 1),
-        )
-    figure.legend(
-        *axes[0, -1].get_legend_handles_labels(), loc="outside right upper", fontsize=8
-    )
-    figure.savefig(path, dpi=150)
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Measure the parts, and write the page and its figure."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -625,8 +593,6 @@ def main(arguments: list[str] | None = None) -> None:
         given.out.mkdir(parents=True, exist_ok=True)
         stored.write_text(json.dumps(result, indent=1) + "\n")
     if {"planted", *OF_PART} <= set(result["parts"]):
-        (given.out.parent / "_static").mkdir(exist_ok=True)
-        draw(result, given.out.parent / "_static" / "explanation.png")
         write(given.out, "explanation", result, report(result))
 
 

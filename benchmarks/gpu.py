@@ -22,7 +22,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import tosica
-from benchmarks._report import processor
+from benchmarks._results import processor
 from benchmarks._synthetic import synthetic
 from tosica.model import _training
 

@@ -15,7 +15,7 @@ import scvi
 
 import tosica
 from benchmarks._accuracy_tasks import LABEL, TASKS, UNSEEN, Task
-from benchmarks._report import table, version_lines, versions, write
+from benchmarks._results import table, version_lines, versions, write
 from tosica._stats import conformal_threshold
 from tosica.tl._evaluate import calibration_bins, expected_calibration_error
 
@@ -129,7 +129,7 @@ def report(result: dict[str, Any]) -> str:
         few = next(group for group in reversed(groups) if group)
         rows.append(
             [
-                ACROSS[task].what,
+                ACROSS[task].title,
                 "{mean:.3f} ± {std:.3f}".format(**of[task, 0][f"default {level}"]),
                 *(
                     f"{each['mean']:.3f} ± {each['std']:.3f}" if each else ""

@@ -22,7 +22,7 @@ from scipy.sparse import csr_matrix, diags
 
 import tosica
 from benchmarks._accuracy_tasks import COUNTS, LABEL, Split, across, few, kang, pbmc68k
-from benchmarks._report import table, version_lines, versions, write
+from benchmarks._results import table, version_lines, versions, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,8 +16,7 @@ import torch
 
 from benchmarks._new_label_methods import SIZES, run_scanvi, run_tosica
 from benchmarks._new_label_tasks import held_out
-from benchmarks._report import table, version_lines, versions, write
-from benchmarks._scale_runs import quiet
+from benchmarks._results import quiet, table, version_lines, versions, write
 
 METHODS = {"tosica": run_tosica, "scanvi": run_scanvi}
 

@@ -22,8 +22,7 @@ from sklearn.metrics import roc_auc_score
 
 import tosica
 from benchmarks._accuracy_tasks import BATCH, LABEL, breast, kang, lung, prepared
-from benchmarks._report import table, version_lines, versions, write
-from benchmarks._scale_runs import quiet
+from benchmarks._results import quiet, table, version_lines, versions, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 class Task(NamedTuple):
     """Title, a function that reads the cells, and the batch that the reference is half of."""
 
-    what: str
+    title: str
     read: Callable[[Path], AnnData]
     batch: str
 
@@ -244,7 +243,7 @@ def means(runs: pd.DataFrame) -> pd.DataFrame:
 
 def title_of(task: str, query: str) -> str:
     """What a task is called; without an arrow if the query is of the reference's batch."""
-    return TASKS[task].what.split(" →")[0] if query == "within" else TASKS[task].what
+    return TASKS[task].title.split(" →")[0] if query == "within" else TASKS[task].title
 
 
 def report(result: dict[str, Any]) -> str:

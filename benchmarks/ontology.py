@@ -15,7 +15,7 @@ from anndata import AnnData
 
 import tosica
 from benchmarks._accuracy_tasks import LABEL, TASKS, breast, gut, kang, lung, pbmc68k
-from benchmarks._report import table, version_lines, versions, write
+from benchmarks._results import table, version_lines, versions, write
 from tosica.onto._ontology import read_ontology
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ BY_HAND: dict[str, dict[str, str | None]] = {
 class Source(NamedTuple):
     """Labels: what they are, their terms by hand, and how the cells that have them are read."""
 
-    what: str
+    title: str
     terms: dict[str, str | None]
     read: Callable[[Path], AnnData] | None = None
 
@@ -151,7 +151,7 @@ def report(result: dict[str, Any]) -> str:
         meant = left["by_hand"].notna()
         shares.append(
             [
-                SOURCES[str(name)].what,
+                SOURCES[str(name)].title,
                 len(some),
                 *(
                     f"{(some['match'] == how).mean():.0%}"

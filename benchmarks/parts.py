@@ -25,8 +25,8 @@ from sklearn.model_selection import train_test_split
 
 import tosica
 from benchmarks._accuracy_tasks import LABEL, TASKS, UNSEEN, Split, Task, prepared
-from benchmarks._report import table, version_lines, versions, write
-from benchmarks.accuracy import METRICS, scores
+from benchmarks._results import table, version_lines, versions, write
+from benchmarks._scores import METRICS, scores
 from tosica._stats import fit_temperature
 from tosica.model import _training
 
@@ -213,7 +213,7 @@ def report(result: dict[str, Any]) -> str:
     means = runs.groupby(["task", "part"])[shown].mean()
     rows = [
         [
-            ALL[task].what,
+            ALL[task].title,
             *(
                 " / ".join(f"{means.loc[(task, part), metric]:.3f}" for metric in shown)
                 for part in PARTS

@@ -22,7 +22,7 @@ from typing import Any
 import pandas as pd
 
 from benchmarks import _scale_runs
-from benchmarks._report import table, version_lines, versions, write
+from benchmarks._results import quiet, table, version_lines, versions, write
 from tosica._text import format_thousands
 
 ANNOTATE = ("memory", "h5ad", "zarr", "dask1", "dask2")
@@ -87,7 +87,7 @@ def _annotate_with_kills(folder: Path, n_cells: int, seconds: float) -> dict[str
     """Kill an annotation at random moments, and begin it again each time, until it ends."""
     script = (
         "import sys, tosica\n"
-        "from benchmarks._scale_runs import quiet\n"
+        "from benchmarks._results import quiet\n"
         "quiet()\n"
         "query, model, output = sys.argv[1:]\n"
         "tosica.tl.annotate_file(query, model, output, include_x=False)\n"
@@ -246,7 +246,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
     given = parser.parse_args(arguments)
-    _scale_runs.quiet()
+    quiet()
     if given.run:
         print(json.dumps(_scale_runs.run(*given.run)))
         return

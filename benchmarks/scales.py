@@ -23,7 +23,7 @@ from scipy.stats import rankdata
 
 import tosica
 from benchmarks._accuracy_tasks import COUNTS, LABEL, few, kang, pbmc68k
-from benchmarks._report import table, version_lines, versions, write
+from benchmarks._results import table, version_lines, versions, write
 from tosica.tl._evaluate import calibration_bins, expected_calibration_error
 
 if TYPE_CHECKING:

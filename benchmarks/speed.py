@@ -20,7 +20,7 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks._report import table, version_lines, versions, write
+from benchmarks._results import table, version_lines, versions, write
 
 # File, column of the labels, and number or share of the cells that are the reference.
 CASES = {

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import scanpy as sc
 from anndata import AnnData
+from mudata import MuData
 from scipy.sparse import csr_matrix
 
 import tosica
@@ -51,75 +52,156 @@ def test_the_command_says_what_it_measures(name, load, capsys):
 
 
 def test_pages_are_what_was_measured(load):
-    written = load("_report")
-    assert {path.stem for path in PAGES.glob("*.md")} == {*written.PAGES, "index"}
-    assert {path.stem for path in PAGES.glob("*.json")} == {
-        x for _, shown in written.PAGES.values() for x in shown
-    }
-    for name in written.PAGES:
-        assert (PAGES / f"{name}.md").read_text() == written.page(name, PAGES), name
+    report = load("_report")
+    assert {path.stem for path in PAGES.glob("*.md")} == {*report.PAGES, "index"}
+    results = {name for _, reports in report.PAGES.values() for name in reports}
+    assert {path.stem for path in PAGES.glob("*.json")} == results
+    for name in report.PAGES:
+        assert (PAGES / f"{name}.md").read_text() == report.page(name, PAGES), name
 
 
-def cells():
-    """Three types, each with ten genes of its own, two of one process and two of the other."""
+# --------------------------------------------------------------------------- short runs
+
+N_CELLS = 240
+LABELS = ["B cells", "CD14+ Monocytes", "CD4 T cells"]
+
+
+def make_cells() -> AnnData:
+    """Counts of three types, each with genes of its own from two processes."""
     rng = np.random.default_rng(0)
     sets = tosica.gs.load("human_gobp")
-    processes = ("glycolytic process", "T cell receptor signaling pathway")
-    genes = list(
-        dict.fromkeys(gene for name in processes for gene in sorted(sets[name])[:30])
-    )
-    kind = np.arange(120) % 3
-    rate = np.full((len(kind), len(genes)), 0.5)
-    for i in range(3):
-        rate[np.ix_(kind == i, np.arange(i, 30, 3))] = 5
-    adata = AnnData(csr_matrix(rng.poisson(rate).astype(np.float32)))
-    adata.var_names = genes
-    adata.obs["kind"] = np.array(list("abc"))[kind]
+    genes = dict.fromkeys(["MS4A1", "LYZ"])
+    for name in ("glycolytic process", "T cell receptor signaling pathway"):
+        genes |= dict.fromkeys(sorted(sets[name])[:30])
+    codes = np.arange(N_CELLS) % len(LABELS)
+    rates = np.full((N_CELLS, len(genes)), 0.5)
+    for i in range(len(LABELS)):
+        rates[np.ix_(codes == i, np.arange(i, 30, 3))] = 5
+    adata = AnnData(csr_matrix(rng.poisson(rates).astype(np.float32)))
+    adata.var_names = list(genes)
+    adata.obs_names = [f"cell {i}" for i in range(N_CELLS)]
+    labels = pd.Categorical.from_codes(codes, LABELS)
+    for key in ("cluster_id", "cell_type", "cell_line", "adt_cluster"):
+        adata.obs[key] = labels
+    is_first = np.arange(N_CELLS) < N_CELLS / 2
+    adata.obs["group_id"] = np.where(is_first, "ctrl", "stim")
+    adata.obs["protocol"] = np.where(is_first, "sc_celseq2", "sc_dropseq")
+    stages = np.array(["MDP", "CDP", "PreDC"])
+    adata.obs["stage"] = pd.Categorical(stages[codes], categories=stages)
     return adata
 
 
-# Arguments of a short run of each script, and what is made smaller for it.
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Folder with little files under the names that the scripts read."""
+    folder = tmp_path_factory.mktemp("data")
+    adata = make_cells()
+    for name in ("kang_pbmc", "lungmix_celseq2_dropseq", "dc_progenitors"):
+        adata.write_h5ad(folder / f"{name}.h5ad")
+    protein = AnnData(csr_matrix(adata.X[:, :4]), obs=adata.obs[[]])
+    protein.var_names = ["CD19", "CD14", "CD3", "CD4"]
+    mdata = MuData({"rna": adata, "protein": protein})
+    mdata.obs["adt_cluster"] = adata.obs["adt_cluster"]
+    mdata.write(folder / "cite_pbmc.h5mu")
+    return folder
+
+
+# Arguments of a short run of each script, and the constants that are made smaller.
 RUNS = {
     "accuracy": (
-        ["{data}", "--tasks", "pbmc68k", "--methods", "tosica", "svm", "--seeds=1"],
+        ["{data}", "--tasks=kang", "--methods", "tosica", "svm", "--seeds=1"],
         {},
     ),
-    "explanation": (["{data}", "--seeds=2"], {"DATASETS": "made"}),
-    "adapt": (
-        ["{data}", "--pairs", "kang back", "sext", "--left-out", "--seeds=1"],
-        {},
+    "adapt": (["{data}", "--pairs=kang", "--left-out", "--seeds=1"], {}),
+    "batches": (
+        ["{data}", "--tasks=kang whole", "--no-embeddings"],
+        {"PEERS": ("svm",), "N_REFERENCE": 120},
     ),
-    "parts": (["{data}", "--tasks", "kang", "--seeds=1"], {}),
+    "cite_seq": (["{data}/cite_pbmc.h5mu", "--splits=1"], {}),
+    "confident": (["{data}", "--cases=kang", "--seeds=1"], {}),
+    "explanation": (
+        ["{data}", "--seeds=2"],
+        {"N_PLANTED": 1, "N_PERMUTATIONS": 1, "OF_PART": "kang"},
+    ),
+    "label_sets": (
+        ["{data}", "--tasks=kang", "--seeds=1", "--draws=1"],
+        {"N_LABELED": (0, 20)},
+    ),
     "missing_genes": (
-        ["{data}", "--pairs", "pbmc68k", "--draws=1", "--epochs=2"],
+        ["{data}", "--pairs=control", "--draws=1"],
         {"SHARES": (0.3,)},
     ),
+    "new_labels": (
+        ["--data={data}", "--seeds=0", "--methods=tosica", "--only=B cells"],
+        {},
+    ),
+    "novelty": (["{data}", "--tasks=kang", "--seeds=2", "--max-epochs=1"], {}),
+    "ontology": (["{data}", "--sources=kang", "--tasks=kang", "--seeds=1"], {}),
+    "parts": (["{data}", "--tasks=kang", "--seeds=1"], {}),
+    "scale": (
+        ["--cells=600", "--folder={out}"],
+        {"ANNOTATE": ("zarr",), "TRAIN": ("memory",)},
+    ),
+    "scales": (
+        ["{data}", "--names=kang", "--seeds=1"],
+        {"TRANSFORMS": ("counts", "log1p of 1e4", "log1p of 1e6")},
+    ),
+    "speed": (["{data}", "--cases=kang", "--seeds=1"], {}),
+    "trajectory": (["--seeds=1", "--tasks=without CDP"], {}),
 }
 
 
+def test_every_script_has_a_short_run():
+    assert {*RUNS, "damage", "gpu"} == set(SCRIPTS)
+
+
 @pytest.mark.slow
-@pytest.mark.data
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", RUNS)
-def test_a_short_run(name, load, shared, tmp_path, monkeypatch, capsys):
+def test_a_short_run(name, load, data, tmp_path, monkeypatch, capsys):
     script = load(name)
-    arguments, smaller = RUNS[name]
-    if smaller.pop("DATASETS", None):
-        made = load("_accuracy_tasks").prepared(cells(), "kind")
-        monkeypatch.setattr(script, "DATASETS", {"made": ("made", lambda _: made)})
-        monkeypatch.setattr(script, "OF_PART", dict.fromkeys(script.OF_PART, ("made",)))
-    for attribute, value in smaller.items():
-        monkeypatch.setattr(script, attribute, value)
+    arguments, constants = RUNS[name]
+    for constant, value in constants.items():
+        current = getattr(script, constant)
+        if constant == "TRANSFORMS":
+            value = {key: current[key] for key in value}
+        elif constant == "OF_PART":
+            value = dict.fromkeys(current, (value,))
+        monkeypatch.setattr(script, constant, value)
+    if name == "scale":
+        measure = load("_scale_runs").run
+        monkeypatch.setattr(script, "in_process", lambda *a: measure(*map(str, a)))
+    if name == "scales":
+        monkeypatch.setitem(script.DATA, "kang", ("Kang", script.kang, N_CELLS // 2))
+    if name == "speed":
+        monkeypatch.setitem(
+            script.CASES, "kang", ("Kang", "kang_pbmc.h5ad", "cluster_id", 120)
+        )
+    monkeypatch.setenv("TOSICA_DATA", str(data))
     train = partialmethod(tosica.TOSICA.train, max_epochs=2)
-    if name != "missing_genes":
+    if name not in ("novelty", "scale"):
         monkeypatch.setattr(tosica.TOSICA, "train", train)
-    given = [argument.format(data=shared) for argument in arguments]
-    script.main([*given, "--out", str(tmp_path / "out")])
-    result = json.loads((tmp_path / "out" / f"{name}.json").read_text())
-    (page,) = (tmp_path / "out").glob("*.md")
-    assert page.read_text() == load("_report").page(page.stem, tmp_path / "out")
+    out = tmp_path / "out"
+    script.main(
+        [argument.format(data=data, out=tmp_path) for argument in arguments]
+        + ["--out", str(out)]
+    )
+    result = json.loads((out / f"{name}.json").read_text())
     assert result.get("runs", True)
     assert "|" in capsys.readouterr().out
+    report = load("_report")
+    (page,) = (page for page, (_, results) in report.PAGES.items() if name in results)
+    title = script.report(result).splitlines()[0]
+    assert f"#{title}\n" in report.page(page, out)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_damaged_files_are_refused(load, capsys):
+    with pytest.raises(SystemExit) as ended:
+        load("damage").main(["--mutants=1", "--kills=1"])
+    assert ended.value.code == 0
+    assert "killed save" in capsys.readouterr().out
 
 
 def test_simulated_types_raise_their_own_gene_sets(load):

@@ -123,7 +123,7 @@ def _read(
     logicals: Collection[str],
     na_strings: Collection[str],
 ) -> Parts:
-    """Choose the reader by what the file is."""
+    """Choose the reader by the kind of the file."""
     kind = kind_of(path)
     if kind not in ("h5ad", "h5seurat", "rds"):
         raise ReadError(
