@@ -35,7 +35,7 @@ def check_devices(accelerator: str, devices: int | list[int] | str) -> None:
         with warnings.catch_warnings():
             # The trainer will say it.
             warnings.simplefilter("ignore")
-            parse_device_args(accelerator, devices)
+            parse_device_args(accelerator, devices, return_device="torch")
     except (MisconfigurationException, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(
             f"accelerator={accelerator!r}, devices={devices!r} cannot be used ({first_line(error)}): leave them out."
