@@ -120,7 +120,7 @@ def test_gene_weights_are_those_of_the_module(pbmc_model, pbmc_ref, how):
     assert (table.to_numpy()[~mask] == 0).all()
     assert (table.to_numpy()[mask] > 0).all()
     # The weights of a pair, one set after the other.
-    weight = pbmc_model.module.embedding.pair_weights().detach().abs().numpy()
+    weight = pbmc_model.module.embedding.weight.detach().abs().numpy()
     reduced = getattr(weight, how)(axis=1)
     np.testing.assert_allclose(table.to_numpy().T[mask.T], reduced, rtol=1e-6)
 
@@ -137,14 +137,7 @@ def test_repr_tells_the_facts(toy, pbmc_model):
     assert ", …)" in text
     assert "width 16, 4 heads, 2 layers" in text
     assert text.endswith("parameters; beside it a linear branch")
-    # What the weights of gene sets are padded with is no parameter.
-    padding = (
-        sum(w.numel() for w in module.embedding.weights)
-        - module.embedding.pair_weights().numel()
-    )
-    assert (
-        f"{sum(p.numel() for p in module.parameters()) - padding:,} parameters" in text
-    )
+    assert f"{sum(p.numel() for p in module.parameters()):,} parameters" in text
     pp.build_mask(toy, {"s": toy.var_names[:9]}, n_unannotated=2)
     TOSICA.setup_anndata(toy, labels_key="kind")
     text = repr(TOSICA(toy, embed_dim=8, n_heads=2, n_layers=1, linear=False))

@@ -200,7 +200,7 @@ def test_training_twice_goes_on(toy, toy_query, train, fast_plan):
     assert {p.dtype for p in named.values()} == {torch.float32}
     for group, names in (
         (spared, ("head.bias", "encoder.class_token", "encoder.norm.weight")),
-        (decayed, ("head.weight", "embedding._weight_0")),
+        (decayed, ("head.weight", "embedding.weight")),
     ):
         assert {id(named[name]) for name in names} <= {id(p) for p in group["params"]}
     assert len(decayed["params"]) + len(spared["params"]) == len(named)

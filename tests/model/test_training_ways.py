@@ -41,7 +41,7 @@ def ref(toy):
 def test_sets_with_weights_start_as_weighted_sums(ref, n_sets):
     model = tosica.TOSICA(ref, embed_dim=16, max_gene_sets=n_sets)
     embedding = model.module.embedding
-    drawn = embedding.pair_weights().detach().clone()
+    drawn = embedding.weight.detach().clone()
     model.start_from_network()
     weights = tosica.get.network_weights(ref).toarray()
     indptr, genes = embedding.indptr.numpy(), embedding.genes.numpy()
@@ -51,7 +51,7 @@ def test_sets_with_weights_start_as_weighted_sums(ref, n_sets):
     assert any(name.startswith("module: ") for name in model.gene_sets)
     for p, name in enumerate(model.gene_sets):
         inside = slice(indptr[p], indptr[p + 1])
-        now = embedding.pair_weights().detach()[inside]
+        now = embedding.weight.detach()[inside]
         if name == "gamma" or name.startswith("module: "):
             assert torch.equal(now, drawn[inside])
             continue
@@ -91,11 +91,11 @@ def test_weights_of_zero_and_none_leave_finite_weights():
     embedding = MaskedEmbedding(
         np.array([0, 2, 4, 6]), np.array([0, 1, 0, 2, 1, 2]), 3, 4
     )
-    before = embedding.pair_weights().detach().clone()
+    before = embedding.weight.detach().clone()
     embedding.start_from(
         np.array([0.0, 0.0, np.nan, np.nan, 0.0, 2.0], dtype=np.float32)
     )
-    now = embedding.pair_weights().detach()
+    now = embedding.weight.detach()
     assert torch.isfinite(now).all()
     assert torch.equal(now[:4], before[:4])
     assert (now[4] == 0).all()

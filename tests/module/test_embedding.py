@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from copy import deepcopy
 from itertools import pairwise
 
 import numpy as np
@@ -22,8 +24,7 @@ def make(
     torch.manual_seed(seed)
     genes = np.concatenate(sets).astype(np.int64)
     embedding = MaskedEmbedding(np.cumsum([0, *sizes]), genes, n_genes, dim).double()
-    for weight in embedding.weights:
-        torch.nn.init.normal_(weight)
+    torch.nn.init.normal_(embedding.weight)
     torch.nn.init.normal_(embedding.bias)
     return embedding
 
@@ -35,11 +36,15 @@ def cells(n_genes: int, n_cells: int = 4) -> torch.Tensor:
 
 def dense(embedding: MaskedEmbedding, x: torch.Tensor) -> torch.Tensor:
     """The same, one token after the other."""
-    tokens, weights = [], embedding.pair_weights()
-    for p, (start, stop) in enumerate(pairwise(embedding.indptr.tolist())):
-        values = x[:, embedding.genes[start:stop]]
-        tokens.append(values @ weights[start:stop] + embedding.bias[p])
+    tokens = []
+    for token, pairs in enumerate(pairs_of_tokens(embedding)):
+        values = x[:, embedding.genes[pairs]]
+        tokens.append(values @ embedding.weight[pairs] + embedding.bias[token])
     return torch.stack(tokens, 1)
+
+
+def pairs_of_tokens(embedding: MaskedEmbedding) -> list[slice]:
+    return [slice(*ends) for ends in pairwise(embedding.indptr.tolist())]
 
 
 # A set with one gene, with every gene, and sizes on both sides of every bucket's edge.
@@ -50,9 +55,9 @@ def test_a_token_without_genes_is_its_bias() -> None:
     embedding = make([0, 3, 0, 20, *MIXED], 90)
     embedding.reset_parameters()
     torch.nn.init.normal_(embedding.bias)
-    got = embedding(cells(90))
-    torch.testing.assert_close(got[:, 2], embedding.bias[2].expand(4, -1))
-    torch.testing.assert_close(got, dense(embedding, cells(90)))
+    tokens = embedding(cells(90))
+    torch.testing.assert_close(tokens[:, 2], embedding.bias[2].expand(4, -1))
+    torch.testing.assert_close(tokens, dense(embedding, cells(90)))
 
 
 @pytest.mark.parametrize("genes", [[0, 2, 1, 3], [0, 1, 1, 3], [3, 2, 0, 1]])
@@ -82,35 +87,10 @@ def test_variance_of_a_token_does_not_follow_the_size_of_its_set() -> None:
     )
 
 
-def test_pairs_are_saved_in_the_order_of_the_mask() -> None:
-    embedding = make(MIXED, 90)
-    saved = embedding.state_dict()
-    assert saved["weight"].shape == (sum(MIXED), DIM)
-    assert sum(weight[..., 0].numel() for weight in embedding.weights) > sum(MIXED)
-    other = make(MIXED, 90)
-    pairs = torch.arange(sum(MIXED) * DIM, dtype=torch.float64).view(-1, DIM)
-    other.load_state_dict({**saved, "weight": pairs})
-    assert torch.equal(other.pair_weights(), pairs)
-    assert (
-        sum(weight.sum() for weight in other.weights) == pairs.sum()
-    )  # nothing in the padding
-    # What was given is left as it was.
-    assert set(saved) == {"weight", "bias"}
-    assert torch.equal(saved["weight"], embedding.pair_weights())
-
-
-@pytest.mark.parametrize("as_padded", [False, True])
-def test_weights_of_another_mask_are_refused(as_padded: bool) -> None:
-    embedding = make(MIXED, 90)
-    before = embedding.pair_weights().clone()
-    n_padded = sum(weight[..., 0].numel() for weight in embedding.weights)
-    n_pairs = n_padded if as_padded else sum(MIXED) + 5
-    weight = torch.ones(n_pairs, DIM, dtype=torch.float64)
-    with pytest.raises(RuntimeError, match="size mismatch for weight"):
-        embedding.load_state_dict({"weight": weight, "bias": embedding.bias})
-    assert torch.equal(embedding.pair_weights(), before)
-    with pytest.raises(RuntimeError, match="Missing key"):
-        embedding.load_state_dict({"bias": embedding.bias})
+def test_pairs_are_saved_without_padding() -> None:
+    state = make(MIXED, 90).state_dict()
+    assert state.keys() == {"weight", "bias"}
+    assert state["weight"].shape == (sum(MIXED), DIM)
 
 
 # ------------------------------------------------------------------ a start from scores
@@ -135,17 +115,16 @@ def started(
     return embedding, scores, x
 
 
-def said(
+def label_scores(
     embedding: MaskedEmbedding, scores: torch.Tensor, x: torch.Tensor
 ) -> torch.Tensor:
     """Score of each label through each token, less the labels' mean: (labels, cells, tokens)."""
     centred = scores - scores.mean(0)
     above = (x - x.mean(0))[:, embedding.genes]
-    parts = [
-        above[:, start:stop] @ centred[:, start:stop].T
-        for start, stop in pairwise(embedding.indptr.tolist())
+    token_scores = [
+        above[:, pairs] @ centred[:, pairs].T for pairs in pairs_of_tokens(embedding)
     ]
-    return torch.stack(parts).permute(2, 1, 0)
+    return torch.stack(token_scores).permute(2, 1, 0)
 
 
 @torch.no_grad()
@@ -164,13 +143,13 @@ def test_the_mean_cell_is_a_drawn_bias() -> None:
 def test_cells_differ_by_what_their_genes_say_of_labels(n_labels: int) -> None:
     embedding, scores, x = started(n_labels, noise=0.0)
     vectors = embedding(x) - embedding(x.mean(0, keepdim=True))
-    evidence = said(embedding, scores, x)
+    evidence = label_scores(embedding, scores, x)
     # Directions are orthogonal, so products of vectors are those of scores.
-    found = torch.einsum("ctd,etd->tce", vectors, vectors)
+    products = torch.einsum("ctd,etd->tce", vectors, vectors)
     expected = torch.einsum("kct,ket->tce", evidence, evidence)
     expected *= 16 / 6 / evidence.square().sum(0).mean()
     torch.testing.assert_close(
-        found, expected, rtol=1e-3, atol=1e-3 * float(expected.max())
+        products, expected, rtol=1e-3, atol=1e-3 * float(expected.max())
     )
     # As much as the bias, and both together are what tokens are drawn with.
     assert vectors.square().mean() == pytest.approx(1 / 6, rel=1e-3)
@@ -178,44 +157,43 @@ def test_cells_differ_by_what_their_genes_say_of_labels(n_labels: int) -> None:
 
 @torch.no_grad()
 def test_tokens_keep_some_of_what_was_drawn() -> None:
-    some, _, x = started()
-    none, _, _ = started(noise=0.0)
-    drawn = make(MIXED, 90, dim=16).float()
-    drawn.reset_parameters()
-    rest = some.pair_weights() - none.pair_weights()
-    torch.testing.assert_close(rest, 0.3 * drawn.pair_weights(), atol=1e-5, rtol=1e-3)
-    bias = some.bias - none.bias
+    with_noise, _, x = started()
+    without_noise, _, _ = started(noise=0.0)
+    random = make(MIXED, 90, dim=16).float()
+    random.reset_parameters()
+    noise = with_noise.weight - without_noise.weight
+    torch.testing.assert_close(noise, 0.3 * random.weight, atol=1e-5, rtol=1e-3)
     offset = torch.stack(
         [
-            x.mean(0)[some.genes[start:stop]] @ rest[start:stop]
-            for start, stop in pairwise(some.indptr.tolist())
+            x.mean(0)[random.genes[pairs]] @ noise[pairs]
+            for pairs in pairs_of_tokens(random)
         ]
     )
-    torch.testing.assert_close(bias, -offset, atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(
+        with_noise.bias - without_noise.bias, -offset, atol=1e-4, rtol=1e-3
+    )
 
 
 @torch.no_grad()
 def test_what_is_the_same_for_all_labels_says_nothing() -> None:
-    (one, *_), (other, *_) = started(), started(same_for_all=5.0)
-    torch.testing.assert_close(
-        one.pair_weights(), other.pair_weights(), atol=1e-4, rtol=1e-3
-    )
-    before, _, x = started()
-    state = {name: tensor.clone() for name, tensor in before.state_dict().items()}
-    before.init_from_linear(torch.ones(3, sum(MIXED)), x, x.mean(0))
-    for name, tensor in before.state_dict().items():
+    embedding, _, x = started()
+    shifted, _, _ = started(same_for_all=5.0)
+    torch.testing.assert_close(embedding.weight, shifted.weight, atol=1e-4, rtol=1e-3)
+    state = deepcopy(embedding.state_dict())
+    embedding.init_from_linear(torch.ones(3, sum(MIXED)), x, x.mean(0))
+    for name, tensor in embedding.state_dict().items():
         assert torch.equal(tensor, state[name])
 
 
 # ------------------------------------------------------------------ a random part of the tokens
 
 
-def kept_tokens(
-    embedding: MaskedEmbedding, drawn: torch.Tensor, x: torch.Tensor
+def identify_tokens(
+    embedding: MaskedEmbedding, subset: torch.Tensor, x: torch.Tensor
 ) -> list[int]:
-    """Say which tokens these are; their values must be those of the full embedding."""
+    """Positions of tokens, whose values must be those of the full embedding."""
     full = embedding(x)
-    same = torch.isclose(drawn[:, :, None], full[:, None]).all(-1).all(0)
+    same = torch.isclose(subset[:, :, None], full[:, None]).all(-1).all(0)
     assert (same.sum(1) == 1).all()
     return same.int().argmax(1).tolist()
 
@@ -235,26 +213,28 @@ def kept_tokens(
 def test_number_of_tokens_kept(
     sizes: list[int], n_genes: int, keep: float, expected: list[int]
 ) -> None:
-    embedding, x = make(sizes, n_genes), cells(n_genes)
-    before = x.clone()
+    embedding = make(sizes, n_genes)
+    x = cells(n_genes)
     torch.manual_seed(0)
     for _ in range(5):
-        kept = kept_tokens(embedding, embedding(x, keep=keep), x)
-        assert len(set(kept)) == len(kept)
-        of_size = dict.fromkeys(sizes, 0) if len(expected) > 1 else {0: 0}
-        for token in kept:
-            of_size[sizes[token] if len(expected) > 1 else 0] += 1
-        assert list(of_size.values()) == expected
-    assert torch.equal(x, before)
+        tokens = identify_tokens(embedding, embedding(x, keep=keep), x)
+        assert len(set(tokens)) == len(tokens)
+        if len(expected) == 1:
+            assert len(tokens) == expected[0]
+            continue
+        n_of_size = Counter(sizes[token] for token in tokens)
+        assert [n_of_size[size] for size in dict.fromkeys(sizes)] == expected
+    assert torch.equal(x, cells(n_genes))
 
 
 def test_draws_are_even_and_follow_torchs_seed() -> None:
-    embedding, x = make([5] * 10 + [12] * 10, 60), cells(60, 2)
+    embedding = make([5] * 10 + [12] * 10, 60)
+    x = cells(60, 2)
     torch.manual_seed(3)
     draws = [embedding(x, keep=0.5) for _ in range(200)]
-    kept = [kept_tokens(embedding, drawn, x) for drawn in draws]
-    assert len({tuple(sorted(tokens)) for tokens in kept}) > 150
-    counts = np.bincount(np.concatenate(kept), minlength=20)
+    subsets = [identify_tokens(embedding, subset, x) for subset in draws]
+    assert len({frozenset(tokens) for tokens in subsets}) > 150
+    counts = np.bincount(np.concatenate(subsets), minlength=20)
     assert counts.sum() == 200 * 10
     assert 70 < counts.min() <= counts.max() < 130
     torch.manual_seed(3)
@@ -263,20 +243,16 @@ def test_draws_are_even_and_follow_torchs_seed() -> None:
 
 def test_what_is_dropped_gets_no_gradient() -> None:
     sizes = [1] * 6 + [20] * 5 + [24, 40]
-    embedding, x = make(sizes, 40), cells(40).requires_grad_()
+    embedding = make(sizes, 40)
+    x = cells(40)
     torch.manual_seed(0)
-    drawn = embedding(x, keep=0.5)
-    kept = np.isin(np.arange(13), kept_tokens(embedding, drawn, x.detach()))
-    assert kept.sum() == 7
-    drawn.sum().backward()
-    np.testing.assert_array_equal((embedding.bias.grad != 0).all(1), kept)
-    np.testing.assert_array_equal((embedding.bias.grad != 0).any(1), kept)
-    of_pairs = embedding.pair_weights([weight.grad for weight in embedding.weights])
-    np.testing.assert_array_equal((of_pairs != 0).all(1), np.repeat(kept, sizes))
-    np.testing.assert_array_equal((of_pairs != 0).any(1), np.repeat(kept, sizes))
-    in_padding = torch.cat(
-        [weight.grad.reshape(-1, DIM) for weight in embedding.weights]
-    )
-    assert len(in_padding) > len(of_pairs)
-    in_padding[embedding._row_of_pair] = 0
-    assert (in_padding == 0).all()
+    subset = embedding(x, keep=0.5)
+    is_embedded = np.isin(np.arange(13), identify_tokens(embedding, subset, x))
+    assert is_embedded.sum() == 7
+    subset.sum().backward()
+    for gradient, expected in (
+        (embedding.bias.grad, is_embedded),
+        (embedding.weight.grad, np.repeat(is_embedded, sizes)),
+    ):
+        np.testing.assert_array_equal((gradient != 0).all(1), expected)
+        np.testing.assert_array_equal((gradient != 0).any(1), expected)

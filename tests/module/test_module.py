@@ -89,7 +89,7 @@ def make(net: Net, target_sum: float | None = None, **kwargs: object) -> TOSICAM
     module = TOSICAModule(tokens, N_LABELS, **sizes, **kwargs).double()
     with torch.no_grad():
         for name, parameter in module.named_parameters():
-            if not name.startswith("embedding._weight"):
+            if name != "embedding.weight":
                 parameter.add_(0.2 * torch.randn_like(parameter))
     return module.eval()
 
@@ -108,8 +108,7 @@ def in_literal_terms(
     row and the set's columns of a dense matrix that is zero elsewhere.
     """
     embedding = module.embedding
-    padded = [tensors[f"embedding._weight_{i}"] for i in range(len(embedding.weights))]
-    pairs = embedding.pair_weights(padded)
+    pairs = tensors["embedding.weight"]
     token = torch.repeat_interleave(
         torch.arange(embedding.n_tokens), embedding.indptr.diff()
     )

@@ -270,10 +270,7 @@ class TOSICA(
         heads = self.init_params_["non_kwargs"]["n_heads"]
         layers = self.init_params_["non_kwargs"]["n_layers"]
         epochs = 0 if not self.history_ else len(next(iter(self.history_.values())))
-        # In the state dict, because weights in the module are padded.
-        buffers = {name for name, _ in self.module.named_buffers()}
-        state = self.module.state_dict()
-        n_parameters = sum(state[name].numel() for name in state.keys() - buffers)
+        n_parameters = sum(weight.numel() for weight in self.module.parameters())
         return "\n".join(
             [
                 f"TOSICA model, {'trained' if self.is_trained_ else 'not trained yet'}"
