@@ -85,8 +85,8 @@ def read_cells(
 
     from tosica.data import load_annotations
     from tosica.io import read_10x, read_seurat
+    from tosica.io._errors import ReadError, explain_damage
     from tosica.io._kinds import KNOWN, kind_of
-    from tosica.io._parts import ReadError, explain_damage
 
     with suppress(ImportError):
         import_module("hdf5plugin")  # more compressions of HDF5

@@ -1,7 +1,7 @@
 """Read the HDF5 files of converters: ``.h5ad`` of any, ``.h5Seurat`` of SeuratDisk.
 
-Members are read one by one: anndata drops the factor levels of SeuratDisk's files, and fails where a
-conversion left parts that do not fit.
+Members are read one by one: anndata drops the factor levels of SeuratDisk's files, and fails
+where a conversion left elements that do not fit.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ import pandas as pd
 import scipy.sparse as sp
 
 from tosica._text import list_names
-from tosica.io._parts import (
+from tosica.io._contents import (
     GRAPHS_NOTE,
-    NAMES,
     Matrix,
-    Parts,
-    ReadError,
+    SeuratContents,
     align_loadings,
-    check_matrix,
     choose_assay,
-    csr_from_arrays,
+    contents_of_conversion,
+)
+from tosica.io._errors import ReadError
+from tosica.io._matrices import check_matrix, csr_from_arrays
+from tosica.io._tables import (
+    NAMES,
     decode,
     raw_genes,
     repair_columns,
-    repaired_parts,
     to_categorical,
 )
 
@@ -39,62 +40,65 @@ if TYPE_CHECKING:
 _LEVELS = "__categories"
 
 
+# --------------------------------------------------------------------------- .h5ad
+
+
 def read_h5ad(
     file: h5py.File, *, logicals: Collection[str], na_strings: Collection[str]
-) -> Parts:
+) -> SeuratContents:
     """Read an AnnData file that any of the converters wrote."""
     notes: list[str] = []
-    obs, var = _table(file["obs"]), _table(file["var"])
+    obs = _table(file["obs"])
     obs = repair_columns(obs, notes, logicals=logicals, na_strings=na_strings)
     flags = [str(name) for name in obs if obs[name].dtype == bool]
     if flags and "X" in file and file["X"].attrs.get("encoding-type") == "csc_matrix":
         notes.append(
-            f"not known: True in {list_names(flags)} may have been a missing value, which sceasy turns into it"
+            f"not known: True in {list_names(flags)} may have been a missing value, "
+            "which sceasy turns into it"
         )
-    matrices = [Matrix("X", _element(file["X"]), var)] if "X" in file else []
-    matrices += [
-        Matrix(f"layers[{name!r}]", _element(layer), var)
-        for name, layer in _members(file, "layers")
-    ]
-    if "raw" in file:
-        matrices.append(
-            Matrix(
-                "raw.X",
-                _element(file["raw"]["X"]),
-                raw_genes(_table(file["raw"]["var"]), var),
-            )
-        )
-    for name, values, table in matrices:
+    var = _table(file["var"])
+    matrices = _matrices(file, var)
+    for name, values, genes in matrices:
         check_matrix(values, name)
-        if values.shape != (len(obs), len(table)):
+        if values.shape != (len(obs), len(genes)):
             raise ReadError(
-                f"{name} is {values.shape[0]} × {values.shape[1]}, but the file names {len(obs)} "
-                f"cells and {len(table)} genes: its conversion failed; convert the object again, "
-                "or read the .rds or .h5Seurat file."
+                f"{name} is {values.shape[0]} × {values.shape[1]}, but the file names "
+                f"{len(obs)} cells and {len(genes)} genes: its conversion failed; "
+                "convert the object again, or read the .rds or .h5Seurat file."
             )
-    lost = [
-        f"{key}[{name!r}]"
-        for key in ("varm", "uns", "obsp")
-        for name, _ in _members(file, key)
-    ]
-    lost = [
-        name
-        for name in lost
-        if name == "uns['neighbors']" or not name.startswith("uns")
-    ]
-    obsm = {name: _element(values) for name, values in _members(file, "obsm")}
-    parts = repaired_parts(obs, matrices, obsm, lost, notes)
-    if len(parts.var) > len(var):
+    unusable = [f"varm[{name!r}]" for name in _members(file, "varm")]
+    if "neighbors" in _members(file, "uns"):
+        unusable.append("uns['neighbors']")
+    unusable += [f"obsp[{name!r}]" for name in _members(file, "obsp")]
+    obsm = {name: _element(values) for name, values in _members(file, "obsm").items()}
+    contents = contents_of_conversion(obs, matrices, obsm, unusable, notes)
+    if len(contents.var) > len(var):
         notes.append(
-            f"X has all {len(parts.var)} genes now, not the {len(var)} variable ones"
+            f"X has all {len(contents.var)} genes now, not the {len(var)} variable ones"
         )
-    return parts
+    return contents
 
 
-def _members(file: h5py.File, name: str) -> list[tuple[str, Any]]:
-    """Members of a group, none if there is no such group."""
+def _matrices(file: h5py.File, var: pd.DataFrame) -> list[Matrix]:
+    """Read X, the layers and the raw matrix."""
+    matrices = []
+    if "X" in file:
+        matrices.append(Matrix("X", _element(file["X"]), var))
+    for name, layer in _members(file, "layers").items():
+        matrices.append(Matrix(f"layers[{name!r}]", _element(layer), var))
+    if "raw" in file:
+        raw_var = raw_genes(_table(file["raw"]["var"]), var)
+        matrices.append(Matrix("raw.X", _element(file["raw"]["X"]), raw_var))
+    return matrices
+
+
+# --------------------------------------------------------------------------- members
+
+
+def _members(file: h5py.Group, name: str) -> dict[str, h5py.Group | h5py.Dataset]:
+    """Members of a group; empty if there is no such group."""
     group = file.get(name)
-    return list(group.items()) if isinstance(group, h5py.Group) else []
+    return dict(group.items()) if isinstance(group, h5py.Group) else {}
 
 
 def _element(element: h5py.Group | h5py.Dataset) -> Any:
@@ -106,12 +110,12 @@ def _element(element: h5py.Group | h5py.Dataset) -> Any:
 def _table(
     group: h5py.Group, index: Sequence[str] | pd.Index | None = None
 ) -> pd.DataFrame:
-    """A table of cells or genes, with names of its own if ``index`` is not given.
+    """A table of cells or genes, by default indexed by the names that it has.
 
-    Seurat keeps a factor as codes from 1 on beside its levels; SeuratDisk's h5ad keeps the levels
-    of all in one group, which anndata does not know any more.
+    Seurat stores a factor as codes from 1 on beside its levels. SeuratDisk's h5ad has the
+    levels of all factors in one group, which anndata does not know any more.
     """
-    levels = dict(_members(group, _LEVELS))
+    levels = _members(group, _LEVELS)
     columns: dict[str, Any] = {}
     for name, member in group.items():
         if name in levels:
@@ -121,19 +125,21 @@ def _table(
             columns[name] = to_categorical(codes, decode(member["levels"][:]))
         elif name != _LEVELS:
             columns[name] = _element(member)
-    names = decode(group.attrs.get("_index", NAMES))[0]
-    stored = columns.pop(names) if index is None else index
-    columns = {
-        name: values
-        for name, values in columns.items()
-        if name not in (names, NAMES) or index is None
-    }
+    names_column = decode(group.attrs.get("_index", NAMES))[0]
+    if index is None:
+        index = columns.pop(names_column)
+    else:
+        columns.pop(names_column, None)
+        columns.pop(NAMES, None)
     order = decode(group.attrs.get("column-order", group.attrs.get("colnames", [])))
     order = [name for name in dict.fromkeys([*order, *columns]) if name in columns]
     return pd.DataFrame(
         {name: columns[name] for name in order},
-        index=pd.Index(decode(stored), dtype=object),
+        index=pd.Index(decode(index), dtype=object),
     )
+
+
+# --------------------------------------------------------------------------- .h5Seurat
 
 
 def read_h5seurat(
@@ -142,60 +148,55 @@ def read_h5seurat(
     assay: str | None,
     logicals: Collection[str],
     na_strings: Collection[str],
-) -> Parts:
+) -> SeuratContents:
     """Read one assay, the table of the cells and the reductions."""
     notes: list[str] = []
-    names = decode(file["cell.names"][:])
-    assay = choose_assay(
-        list(file["assays"]), decode(file.attrs["active.assay"])[0], assay, notes
-    )
-    group = file["assays"][assay]
-    genes = pd.Index(decode(group["features"][:]), dtype=object)
+    cell_names = decode(file["cell.names"][:])
+    active = decode(file.attrs["active.assay"])[0]
+    group = file["assays"][choose_assay(list(file["assays"]), active, assay, notes)]
     cells = file["meta.data"]
-    marked = [*decode(cells.attrs.get("logicals", [])), *logicals]
+    logicals = dict.fromkeys([*decode(cells.attrs.get("logicals", [])), *logicals])
     obs = repair_columns(
-        _table(cells, names),
-        notes,
-        logicals=list(dict.fromkeys(marked)),
-        na_strings=na_strings,
+        _table(cells, cell_names), notes, logicals=logicals, na_strings=na_strings
     )
+    genes = pd.Index(decode(group["features"][:]), dtype=object)
     var = _gene_table(group, genes)
     if "variable.features" in group:
         var["highly_variable"] = genes.isin(decode(group["variable.features"][:]))
-    obsm, varm = {}, {}
-    for name, reduction in _members(file, "reductions"):
+    obsm = {}
+    varm = {}
+    for name, reduction in _members(file, "reductions").items():
         if "cell.embeddings" not in reduction:
             continue
         # hdf5r writes matrices transposed.
         obsm[f"X_{name.lower()}"] = reduction["cell.embeddings"][:].T
         if name == "pca" and "feature.loadings" in reduction:
+            loadings = reduction["feature.loadings"][:].T
             features = decode(reduction["features"][:])
-            varm["PCs"] = align_loadings(
-                reduction["feature.loadings"][:].T, features, genes
-            )
+            varm["PCs"] = align_loadings(loadings, features, genes)
     if _members(file, "graphs"):
         notes.append(GRAPHS_NOTE)
-    shape = (len(names), len(genes))
-    counts, data = (_matrix(group, slot, shape) for slot in ("counts", "data"))
-    return Parts(
-        obs,
-        var.drop(columns="vst.variable", errors="ignore"),
-        counts,
-        data,
-        obsm,
-        varm,
-        notes,
+    shape = (len(cell_names), len(genes))
+    return SeuratContents(
+        obs=obs,
+        var=var.drop(columns="vst.variable", errors="ignore"),
+        counts=_matrix(group, "counts", shape),
+        data=_matrix(group, "data", shape),
+        obsm=obsm,
+        varm=varm,
+        notes=notes,
     )
 
 
 def _gene_table(group: h5py.Group, genes: pd.Index) -> pd.DataFrame:
     """The table of the genes; without columns if the file has none of these genes."""
-    stored = group.get("meta.features")
-    index = stored.get("_index") if isinstance(stored, h5py.Group) else None
-    # Seurat keeps a table of fewer genes beside a matrix of all, and without names it is in order.
-    if stored is None or (index is not None and index.shape != genes.shape):
+    table = group.get("meta.features")
+    index = table.get("_index") if isinstance(table, h5py.Group) else None
+    # Seurat may store a table of fewer genes than the matrix. Without names, the rows of
+    # the table are those of the matrix.
+    if table is None or (index is not None and index.shape != genes.shape):
         return pd.DataFrame(index=genes)
-    return _table(stored, genes)
+    return _table(table, genes)
 
 
 def _matrix(
@@ -204,10 +205,10 @@ def _matrix(
     """The CSC matrix of genes × cells as a CSR matrix ``(n_cells, n_genes)``."""
     if slot not in group:
         return None
-    if isinstance(group[slot], h5py.Dataset):
-        values = group[slot][:]
+    matrix = group[slot]
+    if isinstance(matrix, h5py.Dataset):
+        values = matrix[:]
         return sp.csr_matrix(values) if values.shape == shape else None
-    data, indices, indptr = (
-        group[slot][name][:] for name in ("data", "indices", "indptr")
+    return csr_from_arrays(
+        matrix["data"][:], matrix["indices"][:], matrix["indptr"][:], shape, slot
     )
-    return csr_from_arrays(data, indices, indptr, shape, slot)

@@ -10,16 +10,15 @@ import pandas as pd
 import scipy.sparse as sp
 
 from tosica._text import list_names
-from tosica.io._parts import (
+from tosica.io._contents import (
     GRAPHS_NOTE,
-    Parts,
-    ReadError,
+    SeuratContents,
     align_loadings,
     choose_assay,
-    csr_from_arrays,
-    explain_damage,
-    to_categorical,
 )
+from tosica.io._errors import ReadError, explain_damage
+from tosica.io._matrices import csr_from_arrays
+from tosica.io._tables import to_categorical
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +40,7 @@ class _Assay(NamedTuple):
     variable_genes: list[str]
 
 
-def read_rds(path: Path, *, assay: str | None) -> Parts:
+def read_rds(path: Path, *, assay: str | None) -> SeuratContents:
     """Read a Seurat object (v3 to v5) or a SingleCellExperiment."""
     seurat = _parse(path, ".rds")
     if _EXPERIMENT_CLASSES & set(seurat.classes):
@@ -51,52 +50,80 @@ def read_rds(path: Path, *, assay: str | None) -> Parts:
             f"{str(path)!r} holds {seurat.description}, not a Seurat object."
         )
     notes: list[str] = []
-    cells = seurat["meta.data"]["row.names"].strings()
-    obs = seurat["meta.data"].table(cells)
+    cell_names = seurat["meta.data"]["row.names"].strings()
+    obs = seurat["meta.data"].table(cell_names)
     assays = seurat["assays"].items()
-    name = choose_assay(list(assays), seurat["active.assay"].strings()[0], assay, notes)
+    active = seurat["active.assay"].strings()[0]
+    name = choose_assay(list(assays), active, assay, notes)
     stored = assays[name]
     if not _ASSAY_CLASSES & set(stored.classes):
         raise ReadError(
-            f"Assay {name!r} is {stored.description}; only gene expression can be read, in an Assay, Assay5 or "
-            f"SCTAssay (the object has {list_names(list(assays))})."
+            f"Assay {name!r} is {stored.description}; only gene expression can be read, "
+            f"in an Assay, Assay5 or SCTAssay (the object has {list_names(list(assays))})."
         )
-    read = _read_assay_v5 if "layers" in stored.attributes else _read_assay_v3
-    matrices, genes, variable_genes = read(stored, name, cells)
-    var = pd.DataFrame(index=pd.Index(genes, dtype=object))
-    features = stored.attributes.get("meta.features")
-    if features is not None and features["row.names"].strings() == genes:
-        var = features.table(genes).drop(columns="vst.variable", errors="ignore")
-    if variable_genes:
-        var["highly_variable"] = var.index.isin(variable_genes)
-    obsm, varm = {}, {}
-    for key, reduction in seurat["reductions"].items().items():
-        embedding = reduction["cell.embeddings"]
-        if embedding.dimnames()[0] != cells:
-            notes.append(f"reduction {key!r} was left out: it has other cells")
-            continue
-        obsm[f"X_{key.lower()}"] = np.ma.getdata(embedding.array())
-        loadings = reduction.attributes.get("feature.loadings")
-        if key == "pca" and loadings is not None and loadings.dimnames()[0]:
-            varm["PCs"] = align_loadings(
-                loadings.array(), loadings.dimnames()[0], var.index
-            )
+    if "layers" in stored.attributes:
+        expression = _read_assay_v5(stored, name, cell_names)
+    else:
+        expression = _read_assay_v3(stored, name, cell_names)
+    var = _gene_table(stored, expression)
+    obsm, varm = _read_reductions(seurat, cell_names, var.index, notes)
     if seurat["graphs"].items():
         notes.append(GRAPHS_NOTE)
     if seurat.items("images"):
         notes.append("images and the positions of spots were left out")
-    identities = pd.Series(seurat["active.ident"].column(), index=obs.index).astype(str)
-    if identities.nunique() > 1 and not any(
-        (obs[column].astype(str) == identities).all() for column in obs
-    ):
-        obs["active_ident"] = pd.Categorical(seurat["active.ident"].column())
-        notes.append("the active identities are in obs['active_ident']")
-    return Parts(
-        obs, var, matrices.get("counts"), matrices.get("data"), obsm, varm, notes
+    _add_identities(obs, seurat["active.ident"].column(), notes)
+    return SeuratContents(
+        obs=obs,
+        var=var,
+        counts=expression.matrices.get("counts"),
+        data=expression.matrices.get("data"),
+        obsm=obsm,
+        varm=varm,
+        notes=notes,
     )
 
 
-def _read_assay_v3(assay: RObject, name: str, cells: list[str]) -> _Assay:
+def _gene_table(stored: RObject, expression: _Assay) -> pd.DataFrame:
+    genes = expression.genes
+    var = pd.DataFrame(index=pd.Index(genes, dtype=object))
+    features = stored.attributes.get("meta.features")
+    if features is not None and features["row.names"].strings() == genes:
+        var = features.table(genes).drop(columns="vst.variable", errors="ignore")
+    if expression.variable_genes:
+        var["highly_variable"] = var.index.isin(expression.variable_genes)
+    return var
+
+
+def _read_reductions(
+    seurat: RObject, cell_names: list[str], genes: pd.Index, notes: list[str]
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Read the reductions, and the loadings of the PCA."""
+    obsm = {}
+    varm = {}
+    for key, reduction in seurat["reductions"].items().items():
+        embedding = reduction["cell.embeddings"]
+        if embedding.dimnames()[0] != cell_names:
+            notes.append(f"reduction {key!r} was left out: it has other cells")
+            continue
+        obsm[f"X_{key.lower()}"] = np.ma.getdata(embedding.array())
+        loadings = reduction.attributes.get("feature.loadings")
+        if key == "pca" and loadings is not None:
+            features = loadings.dimnames()[0]
+            if features:
+                varm["PCs"] = align_loadings(loadings.array(), features, genes)
+    return obsm, varm
+
+
+def _add_identities(obs: pd.DataFrame, identities: Any, notes: list[str]) -> None:
+    """Add the active identities, if no column of the table has them."""
+    names = pd.Series(identities, index=obs.index).astype(str)
+    is_known = any((obs[column].astype(str) == names).all() for column in obs)
+    if names.nunique() > 1 and not is_known:
+        obs["active_ident"] = pd.Categorical(identities)
+        notes.append("the active identities are in obs['active_ident']")
+
+
+def _read_assay_v3(assay: RObject, name: str, cell_names: list[str]) -> _Assay:
     """Read an ``Assay``, the only class before Seurat 5."""
     matrices: dict[str, sp.csr_matrix] = {}
     genes: list[str] = []
@@ -106,92 +133,104 @@ def _read_assay_v3(assay: RObject, name: str, cells: list[str]) -> _Assay:
         if not rows or not columns:  # Seurat stores an empty matrix for a missing one.
             continue
         genes = genes or rows
-        if columns != cells or rows != genes:
+        if columns != cell_names or rows != genes:
             raise ReadError(
-                f"{slot} of assay {name!r} has other cells or genes than the rest of the object."
+                f"{slot} of assay {name!r} has other cells or genes than the rest of the "
+                "object."
             )
         matrices[slot] = stored.cells_by_genes(f"{slot} of assay {name!r}")
         assay.drop(slot)
     return _Assay(matrices, genes, assay.strings("var.features"))
 
 
-def _read_assay_v5(assay: RObject, name: str, cells: list[str]) -> _Assay:
-    """Read an ``Assay5``, and join its layers if it is split.
-
-    Layers have no names of their own: two logical matrices say which cells and genes they have.
-    """
+def _read_assay_v5(assay: RObject, name: str, cell_names: list[str]) -> _Assay:
+    """Read an ``Assay5``, and join its layers if it is split."""
     genes = assay["features"].dimnames()[0]
-    layers = assay["layers"].items()
-    has_cells, has_genes = (
-        dict(zip(assay[axis].dimnames()[1], assay[axis].array().T, strict=True))
-        for axis in ("cells", "features")
-    )
-    indexer = pd.Index(cells).get_indexer(pd.Index(assay["cells"].dimnames()[0]))
-    if sorted(indexer) != list(range(len(cells))):
+    assay_cells = pd.Index(assay["cells"].dimnames()[0])
+    cell_indexer = pd.Index(cell_names).get_indexer(assay_cells)
+    if sorted(cell_indexer) != list(range(len(cell_names))):
         raise ReadError(f"Assay {name!r} has other cells than the table of the cells.")
     matrices: dict[str, sp.csr_matrix] = {}
     for slot in _SLOTS:
-        joined, covered = None, np.zeros(len(cells), dtype=bool)
-        for key in layers:
-            if key != slot and not key.startswith(f"{slot}."):
-                continue
-            rows, columns = (
-                indexer[np.flatnonzero(has_cells[key])],
-                np.flatnonzero(has_genes[key]),
-            )
-            layer = layers[key].cells_by_genes(f"layer {key!r} of assay {name!r}")
-            if layer.shape != (len(rows), len(columns)) or covered[rows].any():
-                raise ReadError(
-                    f"Layer {key!r} of assay {name!r} overlaps another one, or has other cells or genes than "
-                    "the assay lists for it; call JoinLayers or subset the object in R."
-                )
-            covered[rows] = True
-            if (
-                layer.shape != (len(cells), len(genes))
-                or (rows != np.arange(len(cells))).any()
-            ):
-                entries = sp.coo_matrix(layer)
-                indices = (rows[entries.row], columns[entries.col])
-                layer = sp.csr_matrix(
-                    (entries.data, indices), shape=(len(cells), len(genes))
-                )
-            joined = layer if joined is None else joined + layer
-        if joined is not None and covered.all():
+        joined, is_covered = _join_layers(assay, name, slot, cell_indexer, len(genes))
+        if joined is not None and is_covered.all():
             matrices[slot] = joined
         elif joined is not None and slot == "counts":
             raise ReadError(
-                f"{int((~covered).sum())} cells of assay {name!r} are in no layer of counts; subset it."
+                f"{int((~is_covered).sum())} cells of assay {name!r} are in no layer of "
+                "counts; subset it."
             )
-    described = assay.items("meta.data").get("var.features")
-    variable = (
-        []
-        if described is None
-        else [gene for gene in described.strings() if isinstance(gene, str)]
+    variable = assay.items("meta.data").get("var.features")
+    variable_genes = [] if variable is None else variable.strings()
+    return _Assay(
+        matrices, genes, [gene for gene in variable_genes if isinstance(gene, str)]
     )
-    return _Assay(matrices, genes, variable)
 
 
-def _read_experiment(experiment: RObject) -> Parts:
+def _join_layers(
+    assay: RObject, name: str, slot: str, cell_indexer: np.ndarray, n_genes: int
+) -> tuple[sp.csr_matrix | None, np.ndarray]:
+    """Join the layers of a slot, and tell which cells they cover.
+
+    Layers have no names of their own: two logical matrices say which cells and genes each
+    of them has. ``cell_indexer`` has the row of each cell of the assay.
+    """
+    has_cells = _columns_of(assay["cells"])
+    has_genes = _columns_of(assay["features"])
+    shape = (len(cell_indexer), n_genes)
+    joined = None
+    is_covered = np.zeros(len(cell_indexer), dtype=bool)
+    for key, stored in assay["layers"].items().items():
+        if key != slot and not key.startswith(f"{slot}."):
+            continue
+        rows = cell_indexer[np.flatnonzero(has_cells[key])]
+        columns = np.flatnonzero(has_genes[key])
+        layer = stored.cells_by_genes(f"layer {key!r} of assay {name!r}")
+        if layer.shape != (len(rows), len(columns)) or is_covered[rows].any():
+            raise ReadError(
+                f"Layer {key!r} of assay {name!r} overlaps another one, or has other "
+                "cells or genes than the assay lists for it; call JoinLayers or subset "
+                "the object in R."
+            )
+        is_covered[rows] = True
+        if layer.shape != shape or (rows != np.arange(len(rows))).any():
+            entries = layer.tocoo()
+            indices = (rows[entries.row], columns[entries.col])
+            layer = sp.csr_matrix((entries.data, indices), shape=shape)
+        joined = layer if joined is None else joined + layer
+    return joined, is_covered
+
+
+def _columns_of(matrix: RObject) -> dict[str, np.ndarray]:
+    """Columns of a matrix by name."""
+    return dict(zip(matrix.dimnames()[1], matrix.array().T, strict=True))
+
+
+def _read_experiment(experiment: RObject) -> SeuratContents:
     """Read ``counts``, ``logcounts`` and reduced dimensions of a SingleCellExperiment."""
-    cells = experiment["colData"]["rownames"].strings()
-    obs = experiment["colData"]["listData"].table(cells)
-    genes = experiment.strings("NAMES") or experiment.strings(
-        "rowRanges", "partitioning", "NAMES"
-    )
-    stored = experiment["assays"]["data"]["listData"].items()
-    counts, data = (
-        stored[key].cells_by_genes(f"assay {key!r}") if key in stored else None
+    cell_names = experiment["colData"]["rownames"].strings()
+    assays = experiment["assays"]["data"]["listData"].items()
+    matrices = {
+        key: assays[key].cells_by_genes(f"assay {key!r}")
         for key in ("counts", "logcounts")
-    )
-    genes = genes or next((values.dimnames()[0] for values in stored.values()), [])
-    reduced = experiment.items("int_colData", "listData").get("reducedDims")
-    embeddings = {} if reduced is None else reduced.items("listData")
-    obsm = {
-        f"X_{key.lower()}": np.ma.getdata(embedding.array())
-        for key, embedding in embeddings.items()
+        if key in assays
     }
-    return Parts(
-        obs, pd.DataFrame(index=pd.Index(genes, dtype=object)), counts, data, obsm
+    genes = experiment.strings("NAMES")
+    if not genes:
+        genes = experiment.strings("rowRanges", "partitioning", "NAMES")
+    if not genes and assays:
+        genes = next(iter(assays.values())).dimnames()[0]
+    reductions = experiment.items("int_colData", "listData").get("reducedDims")
+    embeddings = {} if reductions is None else reductions.items("listData")
+    return SeuratContents(
+        obs=experiment["colData"]["listData"].table(cell_names),
+        var=pd.DataFrame(index=pd.Index(genes, dtype=object)),
+        counts=matrices.get("counts"),
+        data=matrices.get("logcounts"),
+        obsm={
+            f"X_{key.lower()}": np.ma.getdata(embedding.array())
+            for key, embedding in embeddings.items()
+        },
     )
 
 
@@ -199,7 +238,7 @@ def _read_experiment(experiment: RObject) -> Parts:
 
 
 def parse_rda(path: Path) -> dict[str, RObject]:
-    """Parse an ``.rda`` file, as R packages keep their data, into objects by name."""
+    """Parse an ``.rda`` file, as R packages have for data, into objects by name."""
     with explain_damage(path):
         return _parse(path, ".rda").pairs()
 
@@ -208,7 +247,7 @@ def _parse(path: Path, extension: str) -> RObject:
     import rdata
 
     with warnings.catch_warnings():
-        # rdata warns about parts that it does not know; only the object's own parts are read.
+        # rdata warns about objects that it does not know, none of which is read.
         warnings.simplefilter("ignore")
         return RObject(rdata.parser.parse_file(path, extension=extension).object)
 
@@ -216,7 +255,7 @@ def _parse(path: Path, extension: str) -> RObject:
 class RObject:
     """An R object: its class, its slots or attributes, and its value.
 
-    What is asked for and is not there, or of another type, raises a :class:`ReadError`.
+    A missing element, or one of another type, raises a :class:`ReadError`.
     """
 
     def __init__(self, parsed: Any) -> None:
@@ -244,7 +283,8 @@ class RObject:
     def __getitem__(self, name: str) -> RObject:
         if name not in self.attributes:
             raise ReadError(
-                f"{self.description} has no {name!r}: the file is damaged, save it again."
+                f"{self.description} has no {name!r}: the file is damaged, save it "
+                "again."
             )
         return self.attributes[name]
 
@@ -260,28 +300,28 @@ class RObject:
 
     @property
     def description(self) -> str:
-        """What the object is, for messages."""
-        return (
-            f"an R object of class {' '.join(self.classes)}"
-            if self.classes
-            else f"an R value of type {self.kind}"
-        )
+        """Class or type of the object, for messages."""
+        if self.classes:
+            return f"an R object of class {' '.join(self.classes)}"
+        return f"an R value of type {self.kind}"
 
-    def _at(self, path: tuple[str, ...]) -> RObject | None:
-        """Follow names of attributes; ``None`` if one is missing."""
-        found: RObject | None = self
-        for name in path:
-            found = None if found is None else found.attributes.get(name)
-        return found
+    def _nested(self, *names: str) -> RObject | None:
+        """The attribute of an attribute and so on; ``None`` if one is missing."""
+        nested: RObject = self
+        for name in names:
+            if name not in nested.attributes:
+                return None
+            nested = nested.attributes[name]
+        return nested
 
-    def strings(self, *path: str) -> list[Any]:
-        """The values of a character vector, or of one in the attributes; missing ones are ``nan``."""
-        found = self._at(path)
-        if found is None or found.kind != "STR":
+    def strings(self, *names: str) -> list[Any]:
+        """The values of a character vector, or of a nested one; missing ones are ``nan``."""
+        vector = self._nested(*names)
+        if vector is None or vector.kind != "STR":
             return []
         return [
-            np.nan if v.value is None else v.value.decode("utf-8", "replace")
-            for v in found._parsed.value
+            np.nan if text.value is None else text.value.decode("utf-8", "replace")
+            for text in vector._parsed.value
         ]
 
     def array(self) -> np.ndarray:
@@ -289,28 +329,29 @@ class RObject:
         values = self._parsed.value
         if not isinstance(values, np.ndarray):
             raise ReadError(
-                f"{self.description} is where numbers are expected: the file is damaged, save it again."
+                f"{self.description} is where numbers are expected: the file is damaged, "
+                "save it again."
             )
         if "dim" in self.attributes:
             values = values.reshape(np.ma.getdata(self["dim"].array()), order="F")
         return values
 
-    def items(self, *path: str) -> dict[str, RObject]:
-        """The elements of a list, or of one in the attributes, by name or else by number."""
-        found = self._at(path)
-        if found is None or found.kind != "VEC":
+    def items(self, *names: str) -> dict[str, RObject]:
+        """The elements of a list, or of a nested one, by name or else by number."""
+        vector = self._nested(*names)
+        if vector is None or vector.kind != "VEC":
             return {}
-        values = [RObject(v) for v in found._parsed.value]
-        names = found.strings("names")
-        names += [str(i) for i in range(len(names), len(values))]
-        return dict(zip(names, values, strict=True))
+        elements = [RObject(value) for value in vector._parsed.value]
+        keys = vector.strings("names")
+        keys += [str(i) for i in range(len(keys), len(elements))]
+        return dict(zip(keys, elements, strict=True))
 
     def dimnames(self) -> tuple[list[str], list[str]]:
         """Names of rows and columns; empty where there are none."""
-        named = self.attributes.get("dimnames") or self.attributes.get("Dimnames")
-        if named is None:
+        names = self.attributes.get("dimnames") or self.attributes.get("Dimnames")
+        if names is None:
             return [], []
-        rows, columns = (RObject(v).strings() for v in named._parsed.value)
+        rows, columns = (RObject(axis).strings() for axis in names._parsed.value)
         return rows, columns
 
     def column(self) -> Any:
@@ -323,43 +364,41 @@ class RObject:
         values = self.array()
         if values.dtype.kind == "f":
             return np.asarray(np.ma.filled(values, np.nan))
-        mask = np.ma.getmaskarray(values)
-        plain = np.ma.filled(values, 0)
-        if not mask.any():
-            return plain
+        is_missing = np.ma.getmaskarray(values)
+        filled = np.ma.filled(values, 0)
+        if not is_missing.any():
+            return filled
         if values.dtype == bool:
-            return pd.arrays.BooleanArray(plain, mask)
-        return pd.arrays.IntegerArray(plain.astype(np.int32), mask)
+            return pd.arrays.BooleanArray(filled, is_missing)
+        return pd.arrays.IntegerArray(filled.astype(np.int32), is_missing)
 
     def table(self, index: list[str]) -> pd.DataFrame:
         """A data frame, without columns that are not vectors of its length."""
-        columns = {
-            name: value.column()
-            for name, value in self.items().items()
-            if value.kind in ("STR", "INT", "REAL", "LGL")
-            and "dim" not in value.attributes
-        }
-        columns = {
-            name: value for name, value in columns.items() if len(value) == len(index)
-        }
+        columns = {}
+        for name, value in self.items().items():
+            is_vector = value.kind in ("STR", "INT", "REAL", "LGL")
+            if is_vector and "dim" not in value.attributes:
+                column = value.column()
+                if len(column) == len(index):
+                    columns[name] = column
         return pd.DataFrame(columns, index=pd.Index(index, dtype=object))
 
     def cells_by_genes(self, name: str) -> sp.csr_matrix:
         """The matrix of genes × cells, called ``name`` in messages, as CSR ``(n_cells, n_genes)``."""
         if "dgCMatrix" in self.classes:
             n_genes, n_cells = np.ma.getdata(self["Dim"].array())
-            arrays = (self[slot].array() for slot in ("x", "i", "p"))
             data, indices, indptr = (
-                np.asarray(np.ma.getdata(array)) for array in arrays
+                np.asarray(np.ma.getdata(self[slot].array()))
+                for slot in ("x", "i", "p")
             )
-            return csr_from_arrays(
-                data, indices, indptr, (int(n_cells), int(n_genes)), name
-            )
+            shape = (int(n_cells), int(n_genes))
+            return csr_from_arrays(data, indices, indptr, shape, name)
         if self.kind in ("REAL", "INT") and "dim" in self.attributes:
             return sp.csr_matrix(np.ma.getdata(self.array()).T)
         raise ReadError(
-            f"{name} cannot be read: it is {self.description}, whose values are not in the file; turn it into "
-            "a sparse matrix in R (as(x, 'dgCMatrix')) before saving."
+            f"{name} cannot be read: it is {self.description}, whose values are not in "
+            "the file; turn it into a sparse matrix in R (as(x, 'dgCMatrix')) before "
+            "saving."
         )
 
 

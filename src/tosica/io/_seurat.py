@@ -17,19 +17,17 @@ from tosica._progress import progress
 from tosica._settings import logger
 from tosica._text import list_names
 from tosica.data import are_factor_codes
-from tosica.io._hdf5 import read_h5ad, read_h5seurat
-from tosica.io._kinds import kind_of
-from tosica.io._parts import (
+from tosica.io._contents import (
     Matrix,
-    Parts,
-    ReadError,
-    explain_damage,
-    raw_genes,
-    repair_columns,
-    repaired_parts,
+    SeuratContents,
+    contents_of_conversion,
     to_anndata,
 )
+from tosica.io._errors import ReadError, explain_damage
+from tosica.io._hdf5 import read_h5ad, read_h5seurat
+from tosica.io._kinds import kind_of
 from tosica.io._rds import read_rds
+from tosica.io._tables import raw_genes, repair_columns
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -122,33 +120,35 @@ def _read(
     assay: str | None,
     logicals: Collection[str],
     na_strings: Collection[str],
-) -> Parts:
+) -> SeuratContents:
     """Choose the reader by the kind of the file."""
     kind = kind_of(path)
     if kind not in ("h5ad", "h5seurat", "rds"):
         raise ReadError(
-            f"{str(path)!r} is of the kind {kind}, and holds no Seurat object: give .rds, .h5Seurat or .h5ad."
+            f"{str(path)!r} is of the kind {kind}, and holds no Seurat object: give "
+            ".rds, .h5Seurat or .h5ad."
         )
-    if kind != "rds":
-        with h5py.File(path) as file:
-            if kind == "h5ad" and isinstance(file["obs"], h5py.Dataset):
-                # Of anndata before 0.7, which its reader still knows.
-                return _parts_of(ad.read_h5ad(path), logicals, na_strings)
-            if kind == "h5seurat":
-                return read_h5seurat(
-                    file, assay=assay, logicals=logicals, na_strings=na_strings
-                )
-            if assay is not None:
-                raise ReadError(
-                    f"assay={assay!r} was given, but an .h5ad file holds one assay only; leave it out."
-                )
-            return read_h5ad(file, logicals=logicals, na_strings=na_strings)
-    if logicals or na_strings:
-        raise ReadError(
-            "logicals and na_strings are for converted files only, because an .rds file stores "
-            "logical and missing values as such; leave them out."
-        )
-    return read_rds(path, assay=assay)
+    if kind == "rds":
+        if logicals or na_strings:
+            raise ReadError(
+                "logicals and na_strings are for converted files only, because an .rds "
+                "file stores logical and missing values as such; leave them out."
+            )
+        return read_rds(path, assay=assay)
+    with h5py.File(path) as file:
+        if kind == "h5seurat":
+            return read_h5seurat(
+                file, assay=assay, logicals=logicals, na_strings=na_strings
+            )
+        if isinstance(file["obs"], h5py.Dataset):
+            # A file of anndata before 0.7, which its reader can still read.
+            return _contents_of(ad.read_h5ad(path), logicals, na_strings)
+        if assay is not None:
+            raise ReadError(
+                f"assay={assay!r} was given, but an .h5ad file holds one assay only; "
+                "leave it out."
+            )
+        return read_h5ad(file, logicals=logicals, na_strings=na_strings)
 
 
 @validate_params()
@@ -195,12 +195,12 @@ def from_seurat(
     >>> float(repaired.X.min())
     0.0
     """
-    return to_anndata(_parts_of(adata, as_names(logicals), as_names(na_strings)))
+    return to_anndata(_contents_of(adata, as_names(logicals), as_names(na_strings)))
 
 
-def _parts_of(
+def _contents_of(
     adata: AnnData, logicals: Collection[str], na_strings: Collection[str]
-) -> Parts:
+) -> SeuratContents:
     notes: list[str] = []
     obs = repair_columns(adata.obs, notes, logicals=logicals, na_strings=na_strings)
     codes = [
@@ -213,33 +213,33 @@ def _parts_of(
             f"{list_names(codes)} may be codes of factors whose levels anndata dropped; "
             "tosica.io.read_seurat restores them from the file"
         )
-    stored = {
-        "adata.X": adata.X,
-        **{f"adata.layers[{key!r}]": adata.layers[key] for key in adata.layers if key},
-    }
-    matrices = [
-        Matrix(name, _values(values), adata.var)
-        for name, values in stored.items()
-        if values is not None
-    ]
+    matrices = []
+    if adata.X is not None:
+        matrices.append(Matrix("adata.X", _in_memory(adata.X), adata.var))
+    for key, layer in adata.layers.items():
+        if key:
+            name = f"adata.layers[{key!r}]"
+            matrices.append(Matrix(name, _in_memory(layer), adata.var))
     if adata.raw is not None:
-        matrices.append(
-            Matrix(
-                "adata.raw.X", _values(adata.raw.X), raw_genes(adata.raw.var, adata.var)
-            )
-        )
-    lost = [f"varm[{key!r}]" for key in adata.varm] + [
-        f"obsp[{key!r}]" for key in adata.obsp
-    ]
-    lost += ["uns['neighbors']"] if "neighbors" in adata.uns else []
-    return repaired_parts(obs, matrices, adata.obsm, lost, notes)
+        raw_var = raw_genes(adata.raw.var, adata.var)
+        matrices.append(Matrix("adata.raw.X", _in_memory(adata.raw.X), raw_var))
+    unusable = [f"varm[{key!r}]" for key in adata.varm]
+    unusable += [f"obsp[{key!r}]" for key in adata.obsp]
+    if "neighbors" in adata.uns:
+        unusable.append("uns['neighbors']")
+    return contents_of_conversion(obs, matrices, adata.obsm, unusable, notes)
 
 
-def _values(matrix: Any) -> Any:
+def _in_memory(matrix: Any) -> Any:
     return matrix.to_memory() if hasattr(matrix, "to_memory") else matrix
 
 
-_LEVELS, _SCRIPT = "levels.csv", "add_to_seurat.R"
+# --------------------------------------------------------------------------- writing
+
+_LEVELS = "levels.csv"
+_SCRIPT = "add_to_seurat.R"
+# Files that not every annotation has.
+_OPTIONAL = ("probabilities.csv", "X_umap.csv")
 _COLUMNS = (
     "prediction",
     "prediction_ontology_term_id",
@@ -297,45 +297,46 @@ def to_seurat(adata: AnnData, folder: str | Path, *, key: str = "tosica") -> Non
     ...     sorted(path.name for path in Path(folder).iterdir())
     ['X_tosica.csv', 'X_umap.csv', 'add_to_seurat.R', 'levels.csv', 'metadata.csv']
     """
-    needed = {
-        f"obs['{key}_prediction']": f"{key}_prediction" in adata.obs,
-        f"obsm['X_{key}']": f"X_{key}" in adata.obsm,
-        f"uns[{key!r}]": key in adata.uns,
-    }
-    missing = [name for name, exists in needed.items() if not exists]
+    missing = []
+    if f"{key}_prediction" not in adata.obs:
+        missing.append(f"obs['{key}_prediction']")
+    if f"X_{key}" not in adata.obsm:
+        missing.append(f"obsm['X_{key}']")
+    if key not in adata.uns:
+        missing.append(f"uns[{key!r}]")
     if missing:
         raise KeyError(
-            f"There is no {', '.join(missing)}: call model.annotate(adata) first, or name its key_added in key=."
+            f"There is no {', '.join(missing)}: call model.annotate(adata) first, or "
+            "name its key_added in key=."
         )
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tables = _tables(adata, key)
-    again = (folder / _SCRIPT).exists()
+    script = files("tosica.io").joinpath(_SCRIPT).read_text("utf-8")
+    is_repeated = (folder / _SCRIPT).exists()
     with ExitStack() as stack:
-        script = stack.enter_context(replace_file(folder / _SCRIPT))
-        script.write_text(
-            files("tosica.io")
-            .joinpath(_SCRIPT)
-            .read_text("utf-8")
-            .replace("@KEY@", key)
-        )
+        script_path = stack.enter_context(replace_file(folder / _SCRIPT))
+        script_path.write_text(script.replace("@KEY@", key))
         for name, table in tables.items():
             path = stack.enter_context(replace_file(folder / name))
             table.to_csv(path, float_format="%.6g", na_rep="NA", index=name != _LEVELS)
         # The script is replaced last, so that nobody reads tables of two calls with it.
         (folder / _SCRIPT).unlink(missing_ok=True)
-    # Those of an earlier call would contradict the new labels.
-    for old in {"probabilities.csv", "X_umap.csv"} - set(tables) if again else ():
-        (folder / old).unlink(missing_ok=True)
+    if is_repeated:
+        # Files of the earlier call would contradict the new labels.
+        for name in _OPTIONAL:
+            if name not in tables:
+                (folder / name).unlink(missing_ok=True)
     logger.info("to_seurat: wrote %s and %s to %s", ", ".join(tables), _SCRIPT, folder)
 
 
 def _tables(adata: AnnData, key: str) -> dict[str, pd.DataFrame]:
-    names = [f"{key}_{column}" for column in _COLUMNS if f"{key}_{column}" in adata.obs]
+    columns = [f"{key}_{column}" for column in _COLUMNS]
+    columns = [column for column in columns if column in adata.obs]
     prediction = adata.obs[f"{key}_prediction"].astype("category")
     embedding = f"X_{key}"
     tables = {
-        "metadata.csv": adata.obs[names],
+        "metadata.csv": adata.obs[columns],
         _LEVELS: pd.DataFrame({f"{key}_prediction": prediction.cat.categories}),
         f"{embedding}.csv": pd.DataFrame(
             adata.obsm[embedding],

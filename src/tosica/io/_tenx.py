@@ -17,16 +17,17 @@ import scipy.sparse as sp
 from tosica._checks import validate_params
 from tosica._settings import logger
 from tosica._text import list_names, only_known
+from tosica.io._errors import ReadError, explain_damage
 from tosica.io._kinds import kind_of, matrices_in, open_text
-from tosica.io._parts import ReadError, explain_damage
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
-# Feature types of Cell Ranger that are genes.
+# Feature type of genes.
 _GENES = "Gene Expression"
-# What a table lists, by what is in its name; the first that fits. The last three are of alevin-fry.
-_ROLES = {
+# Axis that a table lists, by a word in its name; the first match counts. The last three are
+# of alevin-fry.
+_AXES = {
     "barcode": "cells",
     "feature": "genes",
     "gene": "genes",
@@ -34,14 +35,17 @@ _ROLES = {
     "cell": "cells",
     "col": "genes",
 }
-# Of matrices of cells × genes; all others are genes × cells.
-_BY_CELLS = ("cells_x_genes", "quants_mat")
+_KALLISTO = "cells_x_genes"
+_ALEVIN = "quants_mat"
+# Suffixes of identifiers of unspliced and ambiguous counts of alevin-fry.
+_UNSPLICED = "-U"
+_AMBIGUOUS = "-A"
 _GENOME = re.compile(r"(.+?)_+(?=ENS)")
 
 
 @validate_params()
 def read_10x(path: str | Path, *, genome: str | None = None) -> AnnData:
-    r"""Read counts as 10x Genomics lays them out, and as others do after it.
+    r"""Read counts in the layouts of 10x Genomics and of tools that imitate it.
 
     The layout is told by what lies in a folder: ``matrix.mtx`` with ``genes.tsv`` or ``features.tsv`` of one to six
     columns (Cell Ranger 2 to 9, Flex, STARsolo), ``cells_x_genes.mtx`` (kallisto|bustools), ``quants_mat.mtx``
@@ -93,49 +97,56 @@ def read_10x(path: str | Path, *, genome: str | None = None) -> AnnData:
     with explain_damage(path), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Variable names are not unique")
         kind = kind_of(path)
-        if kind not in ("10x_h5", "10x_mtx"):
+        if kind == "10x_h5":
+            adata = _read_h5(Path(path), genome)
+        elif kind == "10x_mtx":
+            adata = _read_mtx(Path(path), genome)
+        else:
             raise ReadError(
-                f"{str(path)!r} is of the kind {kind}, and holds no counts as 10x Genomics lays them out."
+                f"{str(path)!r} is of the kind {kind}, and holds no counts as 10x "
+                "Genomics lays them out."
             )
-        read = _read_h5 if kind == "10x_h5" else _read_mtx
-        adata = _take_genes(read(Path(path), genome), genome, path)
+        adata = _take_genes(adata, genome, path)
         adata.var_names_make_unique()
     return adata
 
 
 def _take_genes(adata: AnnData, genome: str | None, path: str | Path) -> AnnData:
     """Leave out features that are no genes, and genes of other genomes."""
-    keep = np.ones(adata.n_vars, dtype=bool)
+    is_taken = np.ones(adata.n_vars, dtype=bool)
     types = adata.var.get("feature_types")
     if types is not None and (types == _GENES).any():
-        keep = (types == _GENES).to_numpy()
-        for name, n in types[~keep].value_counts().items():
+        is_taken = (types == _GENES).to_numpy()
+        for name, n_features in types[~is_taken].value_counts().items():
             logger.info(
                 "read_10x: left out %d features of the type %r beside %d genes",
-                n,
+                n_features,
                 name,
-                keep.sum(),
+                is_taken.sum(),
             )
-    genomes = (
-        adata.var["genome"].astype(str)
-        if "genome" in adata.var
-        else pd.Series("", adata.var_names)
-    )
-    _check_genome(sorted(set(genomes[keep]) - {""}), genome, path)
+    genomes = pd.Series("", adata.var_names)
+    if "genome" in adata.var:
+        genomes = adata.var["genome"].astype(str)
+    _check_genome(sorted(set(genomes[is_taken]) - {""}), genome, path)
     if genome is not None:
-        keep &= (genomes == genome).to_numpy()
-    return adata if keep.all() else adata[:, keep].copy()
+        is_taken &= (genomes == genome).to_numpy()
+    return adata if is_taken.all() else adata[:, is_taken].copy()
 
 
-def _check_genome(known: list[str], genome: str | None, path: str | Path) -> None:
-    several = f"genes of {len(known)} genomes ({', '.join(known)}): choose one, as by genome={next(iter(known), '')!r}."
-    if len(known) > 1 if genome is None else genome not in known:
-        found = (
-            several
-            if genome is None
-            else f"no genome {genome!r}{only_known(genome, known)}"
+def _check_genome(genomes: list[str], genome: str | None, path: str | Path) -> None:
+    """Raise if the genome does not exist, or if there are several to choose from."""
+    if genome is None and len(genomes) > 1:
+        raise ReadError(
+            f"{str(path)!r} holds genes of {len(genomes)} genomes "
+            f"({', '.join(genomes)}): choose one, as by genome={genomes[0]!r}."
         )
-        raise ReadError(f"{str(path)!r} holds {found}")
+    if genome is not None and genome not in genomes:
+        raise ReadError(
+            f"{str(path)!r} holds no genome {genome!r}{only_known(genome, genomes)}"
+        )
+
+
+# --------------------------------------------------------------------------- .h5
 
 
 def _read_h5(path: Path, genome: str | None) -> AnnData:
@@ -144,141 +155,150 @@ def _read_h5(path: Path, genome: str | None) -> AnnData:
     with h5py.File(path) as file:
         groups = [
             name
-            for name, each in file.items()
-            if isinstance(each, h5py.Group) and "indptr" in each
+            for name, member in file.items()
+            if isinstance(member, h5py.Group) and "indptr" in member
         ]
     if "matrix" in groups:
         return sc.read_10x_h5(path, gex_only=False)
     # Before version 3, Cell Ranger gave each genome a group.
     _check_genome(groups, genome, path)
-    adata = sc.read_10x_h5(path, genome=genome or groups[0])
-    adata.var["genome"] = genome or groups[0]
+    genome = genome or groups[0]
+    adata = sc.read_10x_h5(path, genome=genome)
+    adata.var["genome"] = genome
     return adata
 
 
+# --------------------------------------------------------------------------- .mtx
+
+
 def _read_mtx(path: Path, genome: str | None) -> AnnData:
-    """Read a Matrix Market file with the tables beside it that have as many rows and columns."""
-    matrix = _choose_matrix(path, genome)
-    # scipy warns that it will return an array, which is taken as well.
-    with (
-        open_text(matrix) as file,
-        warnings.catch_warnings(action="ignore", category=DeprecationWarning),
-    ):
+    """Read a Matrix Market file with the tables beside it, which tell its orientation."""
+    matrix_path = path if path.is_file() else _choose_matrix(path, genome)
+    stem = matrix_path.name.removesuffix(".gz").removesuffix(".mtx")
+    with open_text(matrix_path) as file, warnings.catch_warnings():
+        # scipy warns that it will return an array, which is taken as well.
+        warnings.simplefilter("ignore", DeprecationWarning)
         counts = sp.csr_matrix(scipy.io.mmread(file), dtype=np.float32)
-    stem = matrix.name.removesuffix(".gz").removesuffix(".mtx")
-    # In a folder of several samples, the names of each have a prefix.
-    prefix = stem.removesuffix("matrix")
-    tables: dict[str, list[Path]] = {"cells": [], "genes": []}
-    for each in sorted(
-        matrix.parent.iterdir(),
-        key=lambda each: (not each.name.startswith(prefix), each.name),
-    ):
-        name = each.name.removeprefix(prefix).lower()
-        role = next((role for mark, role in _ROLES.items() if mark in name), None)
-        if role is not None and re.search(r"\.(tsv|txt|csv)(\.gz)?$", name):
-            tables[role].append(each)
-    for role, paths in tables.items():
-        if not paths:
-            there = list_names(sorted(each.name for each in matrix.parent.iterdir()), 6)
-            raise ReadError(
-                f"{str(matrix.parent)!r} has no table of the {role} of {matrix.name!r}, but only {there}."
-            )
-    # Of kallisto, names of genes are in a file beside that of their identifiers.
-    of_genes = tables["genes"][: 2 if stem == _BY_CELLS[0] else 1]
+    tables = _find_tables(matrix_path, stem)
+    barcodes = _read_table(tables["cells"][0], counts.shape)
+    # kallisto has names of genes in a file beside that of their identifiers.
+    gene_tables = tables["genes"][: 2 if stem == _KALLISTO else 1]
     features = pd.concat(
-        [_read_table(each, counts.shape) for each in reversed(of_genes)],
+        [_read_table(table, counts.shape) for table in reversed(gene_tables)],
         axis=1,
         ignore_index=True,
     )
-    barcodes = _read_table(tables["cells"][0], counts.shape)
-    shape = len(barcodes), len(features)
-    by_cells = (
-        stem.endswith(_BY_CELLS) if shape[0] == shape[1] else counts.shape == shape
-    )
-    if counts.shape != (shape if by_cells else shape[::-1]):
+    shape = (len(barcodes), len(features))
+    is_cells_by_genes = counts.shape == shape
+    if shape[0] == shape[1]:
+        is_cells_by_genes = stem.endswith((_KALLISTO, _ALEVIN))
+    if not is_cells_by_genes:
+        counts = counts.T.tocsr()
+    if counts.shape != shape:
+        n_rows, n_columns = counts.shape if is_cells_by_genes else counts.shape[::-1]
         raise ReadError(
-            f"{matrix.name!r} is {counts.shape[0]} × {counts.shape[1]}, but the tables beside it list {shape[0]} cells "
-            f"and {shape[1]} genes: they are not of one run, or cut short; copy all of them again."
+            f"{matrix_path.name!r} is {n_rows} × {n_columns}, but the tables beside it "
+            f"list {shape[0]} cells and {shape[1]} genes: they are not of one run, or cut "
+            "short; copy all of them again."
         )
-    adata = _name(counts if by_cells else counts.T.tocsr(), features, barcodes[0])
-    if genome == matrix.parent.name:
+    adata = _name(counts, features, barcodes[0])
+    if genome == matrix_path.parent.name:
         adata.var["genome"] = genome
     return adata
 
 
-def _choose_matrix(path: Path, genome: str | None) -> Path:
-    if path.is_file():
-        return path
-    found = [
-        each for each in matrices_in(path) if not each.name.startswith("UniqueAndMult")
+def _choose_matrix(folder: Path, genome: str | None) -> Path:
+    """Find the only matrix of a folder, of the genome if there are several."""
+    paths = [
+        path
+        for path in matrices_in(folder)
+        if not path.name.startswith("UniqueAndMult")
     ]
-    for wanted in (genome, "filtered"):
-        chosen = [
-            each
-            for each in found
-            if wanted and any(wanted in part for part in each.parent.parts)
-        ]
-        found = chosen or found
-    if len(found) > 1:
-        listed = list_names([each.relative_to(path).as_posix() for each in found], 4)
-        advice = (
-            "give the path of one. Where each genome has a folder, genome= takes it."
-        )
+    for word in (genome, "filtered"):
+        if word:
+            preferred = [
+                path
+                for path in paths
+                if any(word in name for name in path.parent.parts)
+            ]
+            paths = preferred or paths
+    if len(paths) > 1:
+        names = list_names([path.relative_to(folder).as_posix() for path in paths], 4)
         raise ReadError(
-            f"{str(path)!r} holds {len(found)} matrices ({listed}): {advice}"
+            f"{str(folder)!r} holds {len(paths)} matrices ({names}): give the path of "
+            "one. Where each genome has a folder, genome= takes it."
         )
-    return found[0]
+    return paths[0]
+
+
+def _find_tables(matrix_path: Path, stem: str) -> dict[str, list[Path]]:
+    """Find the tables of cells and genes beside a matrix.
+
+    In a folder of several samples, the names of each sample have a prefix.
+    """
+    folder = matrix_path.parent
+    prefix = stem.removesuffix("matrix")
+    paths = sorted(
+        folder.iterdir(), key=lambda path: (not path.name.startswith(prefix), path.name)
+    )
+    tables: dict[str, list[Path]] = {"cells": [], "genes": []}
+    for path in paths:
+        name = path.name.removeprefix(prefix).lower()
+        axis = next((axis for word, axis in _AXES.items() if word in name), None)
+        if axis is not None and re.search(r"\.(tsv|txt|csv)(\.gz)?$", name):
+            tables[axis].append(path)
+    for axis, axis_tables in tables.items():
+        if not axis_tables:
+            names = list_names(sorted(path.name for path in paths), 6)
+            raise ReadError(
+                f"{str(folder)!r} has no table of the {axis} of {matrix_path.name!r}, "
+                f"but only {names}."
+            )
+    return tables
+
+
+def _read_table(path: Path, sizes: tuple[int, int]) -> pd.DataFrame:
+    """Read a table of text without its head, which a surplus row is."""
+    sep = "," if ".csv" in path.name else "\t"
+    with open_text(path) as file:
+        # Names may contain a quote. R puts quotes around whole names.
+        table = pd.read_csv(
+            file, sep=sep, header=None, dtype=str, quoting=3, keep_default_na=False
+        )
+    table = table.replace(r'^"(.*)"$', r"\1", regex=True)
+    if len(table) not in sizes and len(table) - 1 in sizes:
+        return table.iloc[1:].reset_index(drop=True)
+    return table
 
 
 def _name(
     counts: sp.csr_matrix, features: pd.DataFrame, barcodes: pd.Series
 ) -> AnnData:
-    """Add names of cells and genes; genes of several genomes have the genome before them."""
-    ids, symbols = features[0], features[min(1, features.shape[1] - 1)]
-    n = len(ids) // 3
-    if n and ids[n:].tolist() == [
-        f"{name}{end}" for end in ("-U", "-A") for name in ids[:n]
-    ]:
+    """Add names of cells and genes, and split genomes from names of several of them."""
+    ids = features[0]
+    symbols = features[min(1, features.shape[1] - 1)]
+    n_genes = len(ids) // 3
+    spliced_ids = ids[:n_genes]
+    alevin_ids = pd.concat([spliced_ids + _UNSPLICED, spliced_ids + _AMBIGUOUS])
+    if n_genes and ids[n_genes:].tolist() == alevin_ids.tolist():
         logger.info(
-            "read_10x: added spliced and ambiguous counts, and left out unspliced ones of alevin-fry"
+            "read_10x: added spliced and ambiguous counts, and left out unspliced ones "
+            "of alevin-fry"
         )
-        counts, ids, symbols = counts[:, :n] + counts[:, 2 * n :], ids[:n], symbols[:n]
-    var = pd.DataFrame(
-        {"gene_ids": ids.to_numpy()}, index=pd.Index(symbols.to_numpy(), dtype=object)
-    )
+        counts = counts[:, :n_genes] + counts[:, 2 * n_genes :]
+        ids = spliced_ids
+        symbols = symbols[:n_genes]
+    var = pd.DataFrame({"symbol": symbols, "gene_ids": ids})
     if features.shape[1] > 2 and (features[2] == _GENES).any():
-        var["feature_types"] = features[2].to_numpy()
+        var["feature_types"] = features[2]
     genomes = ids.str.extract(_GENOME)[0].fillna("")
-    if len(set(genomes) - {""}) > 1:
-        # Of names of which one begins with another, the longer one is tried first.
-        starts = "|".join(
-            re.escape(name) for name in sorted(set(genomes) - {""}, reverse=True)
-        )
-        bare = [
-            names.str.replace(rf"^(?:{starts})_*", "", regex=True).to_numpy()
-            for names in (symbols, ids)
-        ]
-        var = var.assign(genome=genomes.to_numpy(), gene_ids=bare[1]).set_index(
-            pd.Index(bare[0], dtype=object)
-        )
-    return ad.AnnData(
-        counts,
-        obs=pd.DataFrame(index=pd.Index(barcodes.to_numpy(), dtype=object)),
-        var=var,
-    )
-
-
-def _read_table(path: Path, sizes: tuple[int, int]) -> pd.DataFrame:
-    """Read a table of text; a first row that is one too many has the names of the columns."""
-    sep = "," if ".csv" in path.name else "\t"
-    with open_text(path) as file:
-        # Names may have a quote in them; around all of a name, R has put them.
-        table = pd.read_csv(
-            file, sep=sep, header=None, dtype=str, quoting=3, keep_default_na=False
-        )
-    table = table.replace(r'^"(.*)"$', r"\1", regex=True)
-    return (
-        table.iloc[1:].reset_index(drop=True)
-        if len(table) not in sizes and len(table) - 1 in sizes
-        else table
-    )
+    names = sorted(set(genomes) - {""}, reverse=True)
+    if len(names) > 1:
+        var["genome"] = genomes
+        # A name that begins with another name comes before it.
+        prefix = rf"^(?:{'|'.join(map(re.escape, names))})_*"
+        for column in ("symbol", "gene_ids"):
+            var[column] = var[column].str.replace(prefix, "", regex=True)
+    var.index = pd.Index(var.pop("symbol").to_numpy(), dtype=object)
+    obs = pd.DataFrame(index=pd.Index(barcodes.to_numpy(), dtype=object))
+    return ad.AnnData(counts, obs=obs, var=var)

@@ -1,0 +1,227 @@
+"""The contents of a Seurat object, as all readers return them, and its AnnData."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+
+from tosica._settings import logger
+from tosica._text import list_names
+from tosica.data import TARGET_SUM, LogNormalization, detect_values
+from tosica.io._errors import ReadError
+from tosica.io._matrices import recover_counts, to_csr, to_float32
+from tosica.io._tables import NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+GRAPHS_NOTE = (
+    "graphs were left out: they are similarities, not distances; call sc.pp.neighbors"
+)
+# Cells that are normalised at a time.
+_CHUNK_SIZE = 4096
+
+
+@dataclass
+class SeuratContents:
+    """The elements of an AnnData, read from a Seurat object.
+
+    Attributes
+    ----------
+    obs, var
+        Tables of cells and genes, indexed by their names.
+    counts, data
+        Counts and log-normalised values ``(n_cells, n_genes)``; either may be missing.
+    obsm, varm
+        Reductions and loadings.
+    notes
+        Sentences for the log on recovered, repaired, dropped or ambiguous contents.
+    """
+
+    obs: pd.DataFrame
+    var: pd.DataFrame
+    counts: sp.csr_matrix | None = None
+    data: sp.csr_matrix | None = None
+    obsm: dict[str, np.ndarray] = field(default_factory=dict)
+    varm: dict[str, np.ndarray] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def to_anndata(contents: SeuratContents) -> ad.AnnData:
+    """Make an AnnData as scanpy users expect it, and log the notes.
+
+    Raises
+    ------
+    ValueError
+        If there are neither counts nor log-normalised values, or names of cells or genes
+        are not unique.
+    """
+    _check_names(contents.obs.index, "cell")
+    _check_names(contents.var.index, "gene")
+    obs = contents.obs.copy()
+    for name in obs.select_dtypes("category"):
+        obs[name] = obs[name].cat.remove_unused_categories()
+    notes = contents.notes
+    counts = contents.counts
+    data = contents.data
+    if counts is not None and not ((counts.data >= 0) & (counts.data % 1 == 0)).all():
+        notes.append(
+            "the stored counts hold fractions, so they were not taken for counts"
+        )
+        counts = None
+    if counts is None and data is not None:
+        counts, note = recover_counts(data, obs)
+        notes.append(note)
+    if counts is not None:
+        # The counts in double precision are released before X is computed.
+        counts = contents.counts = to_float32(counts)
+    if data is not None:
+        x = to_float32(data)
+    elif counts is not None:
+        x = _log_normalize_in_chunks(counts)
+        notes.append(f"X was log-normalised to {TARGET_SUM:.0f} counts a cell")
+    else:
+        raise ReadError(
+            "The object has neither counts nor log-normalised values: save one of them "
+            "in R."
+        )
+    adata = ad.AnnData(
+        x, obs=obs, var=contents.var, obsm=contents.obsm, varm=contents.varm
+    )
+    if counts is not None:
+        adata.layers["counts"] = counts
+    logger.info("Seurat object: %d cells × %d genes", *adata.shape)
+    for note in notes:
+        logger.info("Seurat object: %s", note)
+    return adata
+
+
+def _check_names(names: pd.Index, kind: str) -> None:
+    is_wrong = names.isna() | names.duplicated()
+    if is_wrong.any():
+        raise ReadError(
+            f"The {kind} name {names[is_wrong][0]!r} is missing or occurs twice: repair "
+            "the names in R."
+        )
+
+
+def _log_normalize_in_chunks(counts: sp.csr_matrix) -> sp.csr_matrix:
+    """Log-normalise as Seurat does, without a second matrix in double precision."""
+    normalization = LogNormalization()
+    blocks = []
+    for i in range(0, counts.shape[0], _CHUNK_SIZE):
+        block = normalization.normalize_block(counts[i : i + _CHUNK_SIZE])
+        blocks.append(block.astype(np.float32))
+    return sp.vstack(blocks, format="csr")
+
+
+def choose_assay(
+    assays: list[str], active: str, assay: str | None, notes: list[str]
+) -> str:
+    """Take the assay that the user asks for, or else the active one."""
+    if assay is None:
+        assay = active
+        inactive = [name for name in assays if name != active]
+        if inactive:
+            notes.append(
+                f"the active assay, {active!r}, was read; there are also "
+                f"{list_names(inactive)} (assay=)"
+            )
+    if assay not in assays:
+        raise ReadError(
+            f"There is no assay {assay!r}; the object has {list_names(assays)}.",
+            KeyError,
+        )
+    if assay == "SCT":
+        notes.append(
+            "assay 'SCT' holds counts that sctransform corrected, whose logarithm is on "
+            "another scale; assay='RNA' has the measured ones"
+        )
+    return assay
+
+
+def align_loadings(
+    loadings: np.ndarray, features: list[str], genes: pd.Index
+) -> np.ndarray:
+    """Loadings ``(n_genes, n_components)`` in the order of ``genes``; zero for others."""
+    indexer = genes.get_indexer(pd.Index(features, dtype=object))
+    aligned = np.zeros((len(genes), loadings.shape[1]))
+    aligned[indexer[indexer >= 0]] = loadings[indexer >= 0]
+    return aligned
+
+
+class Matrix(NamedTuple):
+    """A matrix ``(n_cells, n_genes)``, its name for messages, and its genes' table."""
+
+    name: str
+    values: sp.csr_matrix | np.ndarray
+    var: pd.DataFrame
+
+
+def contents_of_conversion(
+    obs: pd.DataFrame,
+    matrices: Sequence[Matrix],
+    obsm: Mapping[str, Any],
+    unusable: list[str],
+    notes: list[str],
+) -> SeuratContents:
+    """Select counts and log-normalised values over as many genes as possible.
+
+    Parameters
+    ----------
+    obs
+        Table of the cells, repaired.
+    matrices
+        Candidates; of two of a kind over the same genes, the earlier one is taken.
+    obsm
+        Anything; matrices of numbers are kept.
+    unusable
+        Names of elements that conversions leave in a wrong state.
+    notes
+        Gets a sentence for each element that is left out.
+    """
+    usable: list[tuple[str, Matrix]] = []
+    reasons = ""
+    for matrix in matrices:
+        try:
+            kind = detect_values(to_csr(matrix.values), matrix.name)
+        except ValueError as error:
+            reasons += f" {error}"
+            notes.append(f"{matrix.name} was left out: it is scaled, or not expression")
+            continue
+        if kind is not None:
+            usable.append(("counts" if kind == "counts" else "data", matrix))
+    if not usable:
+        raise ReadError(
+            "There are neither counts nor log-normalised values in the object."
+            + reasons
+        )
+    var = max((matrix.var for _, matrix in usable), key=len)
+    selected: dict[str, sp.csr_matrix] = {}
+    for slot, matrix in usable:
+        if slot not in selected and matrix.var.index.equals(var.index):
+            selected[slot] = to_csr(matrix.values)
+    if unusable:
+        notes.append(
+            f"{', '.join(unusable)} dropped: conversions leave loadings in another gene "
+            "order and similarities where scanpy expects distances; call sc.pp.pca and "
+            "sc.pp.neighbors"
+        )
+    var = var.drop(columns=["features", NAMES], errors="ignore")
+    if "vst.variable" in var:
+        var["highly_variable"] = var.pop("vst.variable").astype(bool)
+    reductions = {
+        name: values
+        for name, values in obsm.items()
+        if isinstance(values, np.ndarray)
+        and values.dtype.kind in "biuf"
+        and values.shape[0] == len(obs)
+    }
+    return SeuratContents(
+        obs, var.rename_axis(None), obsm=reductions, notes=notes, **selected
+    )
