@@ -24,14 +24,14 @@ from torch.utils.flop_counter import FlopCounterMode
 import tosica
 from benchmarks._results import processor
 from benchmarks._synthetic import synthetic
-from tosica.model import _training
+from tosica.model import _phases
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from anndata import AnnData
 
-    from tosica.model._training import TrainingState
+    from tosica.model._state import TrainingState
 
 LABEL = "cell_type"
 PRECISIONS = {"32-true": torch.float32, "bf16-mixed": torch.bfloat16}
@@ -68,7 +68,7 @@ def fit_network(state: TrainingState) -> None:
     """Train the network, and keep how long it took, in how many steps, and the operations of one."""
     model, precision = state.model, state.trainer_kwargs["precision"]
     device = state.runner.trainer.strategy.root_device
-    model.seconds = seconds(lambda: _training.fit_network(state), device)
+    model.seconds = seconds(lambda: _phases.fit_network(state), device)
     model.n_steps = state.runner.trainer.global_step
     batch = {
         name: value.to(device)
@@ -88,8 +88,7 @@ class Timed(tosica.TOSICA):
     """A model whose training is measured."""
 
     _training_phases = tuple(
-        {_training.fit_network: fit_network}.get(phase, phase)
-        for phase in _training.PHASES
+        {_phases.fit_network: fit_network}.get(phase, phase) for phase in _phases.PHASES
     )
 
 

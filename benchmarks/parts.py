@@ -28,12 +28,12 @@ from benchmarks._accuracy_tasks import LABEL, TASKS, UNSEEN, Split, Task, prepar
 from benchmarks._results import table, version_lines, versions, write
 from benchmarks._scores import METRICS, scores
 from tosica._stats import fit_temperature
-from tosica.model import _training
+from tosica.model import _phases
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tosica.model._training import TrainingState
+    from tosica.model._state import TrainingState
 
 PARTS = {"sum": "sum", "branch": "linear branch", "network": "network"}
 # Of the made-up cells: programs, genes of each, lineages, and cells of the reference and of the query.
@@ -71,10 +71,10 @@ class Parts(tosica.TOSICA):
     # The phases themselves, so that one that is renamed is missed at once.
     _training_phases = tuple(
         each
-        for phase in _training.PHASES
+        for phase in _phases.PHASES
         for each in (
             (phase, keep_parts)
-            if phase in (_training.calibrate, _training.refit)
+            if phase in (_phases.calibrate, _phases.refit)
             else (phase,)
         )
     )

@@ -11,7 +11,7 @@ from _cells import make_toy, untrained
 from anndata.io import read_elem, write_elem
 
 import tosica
-from tosica.model import AnnbatchDataModule
+from tosica.model import AnnbatchReader
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def collection(tmp_path_factory):
 
 @pytest.fixture
 def data(collection):
-    return AnnbatchDataModule(collection, chunk_size=10, preload_nchunks=4)
+    return AnnbatchReader(collection, chunk_size=10, preload_nchunks=4)
 
 
 def test_the_matrix_is_that_of_the_files(data, collection):
@@ -88,10 +88,10 @@ def test_other_cells_than_those_of_the_model(data, toy):
 def test_no_collection(tmp_path):
     pytest.importorskip("annbatch")
     with pytest.raises(ValueError, match=r"none\.zarr' is no collection of annbatch"):
-        AnnbatchDataModule(tmp_path / "none.zarr")
+        AnnbatchReader(tmp_path / "none.zarr")
     assert not (tmp_path / "none.zarr").exists()
     with pytest.raises(TypeError, match=r"^collection must be a path"):
-        AnnbatchDataModule(3)
+        AnnbatchReader(3)
 
 
 def copied(collection, folder):
@@ -126,14 +126,14 @@ def test_stores_that_differ(collection, tmp_path, table):
         ValueError,
         match=r"^dataset_1 and dataset_0 of the collection do not have the same genes and c",
     ):
-        AnnbatchDataModule(path)
+        AnnbatchReader(path)
 
 
 def test_a_damaged_store(collection, tmp_path):
     _, path = copied(collection, tmp_path)
     chunks = [p for p in (path / "dataset_0/X/data").rglob("*") if p.is_file()]
     max(chunks, key=lambda p: p.stat().st_size).write_bytes(b"no chunk")
-    data = AnnbatchDataModule(path)
+    data = AnnbatchReader(path)
     with pytest.raises(
         OSError, match=r"^the collection cannot be read \(.*: make it anew"
     ):
@@ -151,7 +151,7 @@ def test_python_is_too_old():
     with pytest.raises(
         ModuleNotFoundError, match=r"it needs Python 3\.12 or newer, and this is 3"
     ):
-        AnnbatchDataModule("cells.zarr")
+        AnnbatchReader("cells.zarr")
 
 
 def test_setup_annbatch_is_refused():

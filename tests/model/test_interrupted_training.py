@@ -17,7 +17,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from tosica import TOSICA
-from tosica.model import _reference_on_disk, _training
+from tosica.model import _phases, _reference_on_disk
 
 ONCE = {
     "max_epochs": 4,
@@ -111,11 +111,11 @@ def test_an_own_handler_is_left_alone(new):
     "place",
     [
         "twice in an epoch",
-        "_training.find_label_errors",
+        "_phases.find_label_errors",
         "_linear_fit.linear.cross_validate",
-        "_training.fit_temperature",
+        "_calibration.fit_temperature",
         "_linear_fit.LinearFit.init_tokens",
-        "_training.fit_novelty",
+        "_phases.fit_novelty",
     ],
 )
 def test_elsewhere_ctrl_c_leaves_the_model_as_it_was(new, monkeypatch, caplog, place):
@@ -259,7 +259,7 @@ def test_it_ends_with_the_same_weights(new, tmp_path, caplog, step, options):
 
 
 def test_of_a_finished_training_on_disk(toy, new, monkeypatch, tmp_path):
-    monkeypatch.setattr(_training, "BUFFER_SIZE", 30)
+    monkeypatch.setattr(_phases, "BUFFER_SIZE", 30)
     monkeypatch.setattr(_reference_on_disk, "BLOCK", 20)
     toy.write_h5ad(tmp_path / "toy.h5ad")
     first, second = (

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tosica.data import CellMatrix
-from tosica.model import _reference, _reference_on_disk, _training
+from tosica.model import _phases, _reference, _reference_on_disk
 from tosica.model._reference import ReferenceData, split
 from tosica.model._reference_on_disk import ContiguousBlocks, ShuffleBuffer
 
@@ -81,9 +81,13 @@ def of_cells(cells, codes, batch_size):
     """Minibatches of cells at these positions, which nobody reads."""
     of_all = np.zeros(cells.max() + 1, dtype=np.int64)
     of_all[cells] = codes
-    parts = cells, cells[:0]
     data = ReferenceData(
-        None, of_all, of_all, parts=parts, validation_size=0.1, batch_size=batch_size
+        None,
+        of_all,
+        of_all,
+        external_indexing=(cells, cells[:0]),
+        validation_size=0.1,
+        batch_size=batch_size,
     )
     return data.train_dataloader()
 
@@ -269,7 +273,7 @@ def test_every_block_is_drawn_from(monkeypatch):
 @pytest.fixture
 def small_buffer(monkeypatch):
     """A buffer that the made-up references do not fit."""
-    monkeypatch.setattr(_training, "BUFFER_SIZE", 30)
+    monkeypatch.setattr(_phases, "BUFFER_SIZE", 30)
     for name in ("BUFFER_SIZE", "BLOCK"):
         monkeypatch.setattr(_reference_on_disk, name, 30)
 

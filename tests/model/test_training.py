@@ -17,10 +17,10 @@ from sklearn.metrics import log_loss
 
 import tosica
 from tosica import TOSICA
-from tosica.model import _training
+from tosica.model import _phases
+from tosica.model._phases import PHASES, default_epochs
+from tosica.model._plan import TrainingPlan, TrainingPlanConfig
 from tosica.model._reference import ReferenceData
-from tosica.model._trainer import TrainingPlan, TrainingPlanConfig
-from tosica.model._training import PHASES, default_epochs
 
 
 def weights_of(model):
@@ -344,8 +344,8 @@ def test_bars(toy, train, monkeypatch, terminal):
             bars.append(bar)
             yield bar
 
-    real_progress = _training.progress
-    monkeypatch.setattr(_training, "progress", progress)
+    real_progress = _phases.progress
+    monkeypatch.setattr(_phases, "progress", progress)
 
     class Own(TQDMProgressBar):
         n_steps = 0
@@ -419,7 +419,7 @@ def test_held_out_cells_choose_the_share_of_the_network(
         damages["doubt of the branch"] = lambda: np.add(line, noise, line)
         damages.get(poor, int)()
 
-    monkeypatch.setattr(TOSICA, "_training_phases", (*PHASES[:6], damage, *PHASES[6:8]))
+    monkeypatch.setattr(TOSICA, "_training_phases", (*PHASES[:6], damage, *PHASES[6:9]))
     model = train(toy, max_epochs=10, train_size=0.5)
     assert model.module.temperature.item() == pytest.approx(1 + weight, rel=0.3)
     assert (poor == "linear branch") == (

@@ -27,13 +27,13 @@ from tosica.linear import (
     split_in_two,
     subsample_by_label,
 )
+from tosica.model._calibration import fit_temperatures
 from tosica.model._device import ACCELERATOR, DEVICE
 from tosica.model._fields import UNLABELED, LabelsField, clean_labels, typed_labels
+from tosica.model._interrupt import restore_on_failure
 from tosica.model._linear_fit import token_genes
 from tosica.model._modalities import QueryLoader
 from tosica.model._setup import SCVI_ATTRS, SetupMixin
-from tosica.model._trainer import restore_on_failure
-from tosica.model._training import fit_temperatures
 from tosica.module import REGISTRY_KEYS
 from tosica.onto._ontology import label_key
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,43 +14,40 @@ from tosica._settings import warn_user
 from tosica._text import list_names
 from tosica.data import normalize
 
-# Cells that are read densely at once.
-_CELLS_AT_ONCE = 512
-
 if TYPE_CHECKING:
     from tosica.data import ModalitySlice
     from tosica.model._reference import ReferenceData
     from tosica.module import TOSICAModule
 
+# Cells that are read densely at once.
+_BLOCK_SIZE = 512
 # Cells by which the size of the tokens' first weights is measured.
 _N_START_CELLS = 256
+# Weight of the linear branch that leaves nothing of the network.
+LINEAR_ONLY = 1000.0
 
 
-class _View(NamedTuple):
-    """What a regression sees of the tokens and the genes: all, or those of one modality."""
+@dataclass(frozen=True)
+class _Features:
+    """Inputs of one regression: the tokens and genes of all modalities, or of one."""
 
     tokens: sp.csr_matrix
     slices: tuple[ModalitySlice, ...]
 
-    def of_modality(self, part: ModalitySlice) -> _View:
-        genes = slice(part.start, part.stop)
-        tokens = self.tokens[:, genes]
-        held = tokens.getnnz(axis=1) > 0
-        return _View(tokens[held], (part,))
+    def of_modality(self, modality: ModalitySlice) -> _Features:
+        """Select the tokens and genes of a modality."""
+        tokens = self.tokens[:, modality.start : modality.stop]
+        return _Features(tokens[tokens.getnnz(axis=1) > 0], (modality,))
 
-    def read(self, rows: linear.LabeledRows) -> linear.LabeledRows:
-        """Cells that were measured in the view's modality."""
+    def select(self, rows: linear.LabeledRows) -> linear.LabeledRows:
+        """Select the cells that were measured in the modality."""
         if self.slices == rows.slices:
             return rows
         rows = replace(rows, slices=self.slices)
-        blocks = np.array_split(
-            np.arange(len(rows.cells)), len(rows.cells) // _CELLS_AT_ONCE + 1
-        )
-        return rows[
-            np.concatenate(
-                [rows[block].expression().getnnz(axis=1) > 0 for block in blocks]
-            )
-        ]
+        n_cells = len(rows.cells)
+        blocks = np.array_split(np.arange(n_cells), n_cells // _BLOCK_SIZE + 1)
+        n_expressed = [rows[block].expression().getnnz(axis=1) for block in blocks]
+        return rows[np.concatenate(n_expressed) > 0]
 
 
 @dataclass
@@ -65,7 +62,7 @@ class LinearFit:
     module
         The module with the linear branch.
     data
-        Which cells of the reference are trained on, and which are held out.
+        Training cells and held-out cells of the reference.
     rows
         All cells of the reference.
     labels
@@ -78,16 +75,18 @@ class LinearFit:
     labels: list[str]
 
     def __post_init__(self) -> None:
-        data, module = self.data, self.module
+        data = self.data
+        module = self.module
         # The same for both fits: held-out cells judge the model that is fitted to all cells.
         self.weight = linear.linear_to_network_ratio(data.n_train + data.n_val)
-        of_all = _View(token_genes(module), module.slices)
-        parts = module.slices if len(module.slices) > 1 else ()
-        self._views = [of_all, *(of_all.of_modality(part) for part in parts)]
-        cells = np.union1d(data.train_idx, data.val_idx)
-        self._chosen = [
-            linear.cross_validate(view.read(self.rows[cells]), view.tokens)
-            for view in self._views
+        all_modalities = _Features(token_genes(module), module.slices)
+        self._features = [all_modalities]
+        if len(module.slices) > 1:
+            self._features += map(all_modalities.of_modality, module.slices)
+        rows = self.rows[np.union1d(data.train_idx, data.val_idx)]
+        self._penalties = [
+            linear.cross_validate(features.select(rows), features.tokens)
+            for features in self._features
         ]
         self.fit()
         inactive = [self.labels[code] for code in self._fitted[0].inactive]
@@ -101,67 +100,66 @@ class LinearFit:
     @property
     def penalties(self) -> linear.CrossValidated:
         """Penalties of the regression of all modalities."""
-        return self._chosen[0]
+        return self._penalties[0]
 
     def fit(self) -> None:
-        """Fit the regressions, to the training cells as they are now; with several modalities, also to each alone."""
+        """Fit the regressions to the training cells, with several modalities also to each alone."""
         rows = self.rows[self.data.train_idx]
-        self._fitted: list[linear.LinearClassifier] = [
+        self._fitted = [
             linear.fit_linear_classifier(
-                view.read(rows),
+                features.select(rows),
                 len(self.labels),
-                view.tokens,
+                features.tokens,
                 weight=1.0,
-                **chosen._asdict(),
+                **penalties._asdict(),
             )
-            for view, chosen in zip(self._views, self._chosen, strict=True)
+            for features, penalties in zip(self._features, self._penalties, strict=True)
         ]
-        present, codes = np.unique(rows.labels, return_inverse=True)
-        raised = linear.logit_adjustment(codes)
-        # Of the network's logits, the same as the regressions'. Softmax does not depend on what is the
-        # same for all labels.
+        codes_present, codes = np.unique(rows.labels, return_inverse=True)
+        adjustment = linear.logit_adjustment(codes)
+        # The network's logits get the adjustment of the regressions. Softmax does not depend on a
+        # constant that is added to all labels.
+        adjustment = adjustment - adjustment.mean()
         self.adjustment = torch.zeros(len(self.labels))
-        self.adjustment[present] = torch.from_numpy(raised - raised.mean()).float()
+        self.adjustment[codes_present] = torch.from_numpy(adjustment).float()
 
     def to_module(self) -> None:
         """Write the regressions to the linear branch, with their weight beside the network."""
-        branch, (fitted, *alone) = self.module.linear, self._fitted
+        branch = self.module.linear
         if branch is None:
             return
+        fitted, *by_modality = self._fitted
+        biases = self.weight * torch.from_numpy(fitted.biases) + self.adjustment
         branch.weight.copy_(self.weight * torch.from_numpy(fitted.weights))
-        branch.bias.copy_(
-            self.weight * torch.from_numpy(fitted.biases) + self.adjustment
-        )
+        branch.bias.copy_(biases)
         branch.clip_max.copy_(torch.from_numpy(fitted.clip_max))
-        if alone:
+        if by_modality:
             # Pairs are in the order of the tokens, and tokens in that of the modalities.
-            weights = np.concatenate(
-                [of_modality.weights for of_modality in alone], axis=1
-            )
-            biases = np.stack([of_modality.biases for of_modality in alone], axis=1)
+            weights = np.concatenate([fit.weights for fit in by_modality], axis=1)
+            biases = torch.from_numpy(np.stack([fit.biases for fit in by_modality], 1))
+            biases = self.weight * biases + self.adjustment[:, None]
             branch.weight_alone.copy_(self.weight * torch.from_numpy(weights))
-            branch.bias_alone.copy_(
-                self.weight * torch.from_numpy(biases) + self.adjustment[:, None]
-            )
+            branch.bias_alone.copy_(biases)
 
     def init_tokens(self) -> None:
         """Initialize each token from the weights of its genes in the regressions."""
-        rows, device = self.rows[self.data.train_idx], self.module.device
-        x = torch.from_numpy(
-            rows.subsample(_N_START_CELLS).expression().toarray()
-        ).float()
-        weights = torch.from_numpy(
-            self._fitted[0].weights[np.unique(rows.labels)]
-        ).float()
+        device = self.module.device
+        rows = self.rows[self.data.train_idx]
+        expression = rows.subsample(_N_START_CELLS).expression().toarray()
+        x = torch.from_numpy(expression).float()
+        weights = self._fitted[0].weights[np.unique(rows.labels)]
         self.module.embedding.init_from_linear(
-            weights.to(device), x.to(device), x.mean(0).to(device)
+            torch.from_numpy(weights).float().to(device),
+            x.to(device),
+            x.mean(0).to(device),
         )
 
 
 def token_genes(module: TOSICAModule) -> sp.csr_matrix:
     """Get which gene is in which token of a module, ``(n_tokens, n_genes)``."""
     embedding = module.embedding
-    indptr, genes = embedding.indptr.cpu().numpy(), embedding.genes.cpu().numpy()
+    genes = embedding.genes.cpu().numpy()
+    indptr = embedding.indptr.cpu().numpy()
     shape = (embedding.n_tokens, embedding.n_genes)
     return sp.csr_matrix((np.ones(len(genes)), genes, indptr), shape=shape)
 
@@ -174,17 +172,19 @@ def fit_baseline(module: TOSICAModule, data: ReferenceData) -> None:
     """
     codes = data.codes[data.train_idx]
     sample = linear.subsample_by_label(codes, linear.MAX_CELLS)
-    cells, codes = data.train_idx[sample], codes[sample]
-    shape = (len(np.unique(codes)), module.embedding.n_genes)
-    total, n_cells = torch.zeros(shape), torch.zeros(shape)
-    for i, code in enumerate(np.unique(codes)):
-        of_label = cells[codes == code]
-        for first in range(0, len(of_label), _CELLS_AT_ONCE):
-            block = data.rows.take(of_label[first : first + _CELLS_AT_ONCE])
-            dense = sp.csr_matrix(block).toarray()
-            x = normalize(torch.from_numpy(dense.astype(np.float32)), module.slices)
-            for part in module.slices:
-                of_modality = x[:, part.start : part.stop]
-                total[i, part.start : part.stop] += of_modality.sum(0)
-                n_cells[i, part.start : part.stop] += int(of_modality.any(1).sum())
+    cells = data.train_idx[sample]
+    codes = codes[sample]
+    labels = np.unique(codes)
+    total = torch.zeros(len(labels), module.embedding.n_genes)
+    n_cells = torch.zeros_like(total)
+    for row, label in enumerate(labels):
+        of_label = cells[codes == label]
+        for offset in range(0, len(of_label), _BLOCK_SIZE):
+            block = data.rows.take(of_label[offset : offset + _BLOCK_SIZE])
+            dense = sp.csr_matrix(block).toarray().astype(np.float32)
+            x = normalize(torch.from_numpy(dense), module.slices)
+            for modality in module.slices:
+                genes = slice(modality.start, modality.stop)
+                total[row, genes] += x[:, genes].sum(0)
+                n_cells[row, genes] += int(x[:, genes].any(1).sum())
     module.baseline.copy_((total / n_cells.clamp(min=1)).mean(0))

@@ -1,4 +1,4 @@
-"""The reference in training: checks, split, sampling of rare labels, minibatches."""
+"""The reference in training: hold out cells, draw rare labels more often, make minibatches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tosica.data import CellMatrix
 from tosica.model._reference_on_disk import (
     ContiguousBlocks,
     ShuffleBuffer,
-    label_shares,
+    n_draws_per_label,
     read_ahead,
 )
 from tosica.module import REGISTRY_KEYS
@@ -43,8 +43,8 @@ class Minibatches:
         Code of each cell's label, shape ``(n_obs,)``.
     batches
         Positions of the cells of each minibatch.
-    share
-        The part of each minibatch that is read.
+    shard
+        Cells of each minibatch that this process reads.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class Minibatches:
         rows: CellMatrix | JointMatrix,
         codes: np.ndarray,
         batches: BatchSampler | Sequence[np.ndarray],
-        share: slice = slice(None),
+        shard: slice = slice(None),
     ) -> None:
         self._rows = rows
         self._codes = codes
         # Under this name Lightning finds the sampler, and tells it the epoch.
         self.batch_sampler = batches
-        self._share = share
+        self._shard = shard
 
     def __len__(self) -> int:
         return len(self.batch_sampler)
@@ -67,15 +67,15 @@ class Minibatches:
         return read_ahead(self.batch_sampler, self._read, _N_PREFETCHED)
 
     def _read(self, batch: Any) -> dict[str, torch.Tensor]:
-        cells = np.asarray(batch)[self._share]
+        cells = np.asarray(batch)[self._shard]
         # On sparse matrices, one lookup for a minibatch is much faster than one for each cell.
         block: Block = self._rows.take(cells)
         dense = block.toarray() if sp.issparse(block) else block
-        x, codes = (
-            torch.from_numpy(each)
-            for each in (np.asarray(dense, dtype=np.float32), self._codes[cells])
-        )
-        return {REGISTRY_KEYS.X_KEY: x, REGISTRY_KEYS.LABELS_KEY: codes[:, None]}
+        x = np.asarray(dense, dtype=np.float32)
+        return {
+            REGISTRY_KEYS.X_KEY: torch.from_numpy(x),
+            REGISTRY_KEYS.LABELS_KEY: torch.from_numpy(self._codes[cells])[:, None],
+        }
 
 
 class ReferenceData(LightningDataModule):
@@ -89,17 +89,17 @@ class ReferenceData(LightningDataModule):
     rows
         Expression of the reference.
     codes
-        Code of each cell's label, shape ``(n_obs,)``; -1 for cells without one, which are in
-        neither part.
-    left_out
-        Positions of labelled cells that are in neither part.
+        Code of each cell's label, shape ``(n_obs,)``; -1 for cells without one, which are neither
+        trained on nor held out.
     strata
         Batch of each cell, shape ``(n_obs,)``. The split is stratified by it within each label.
+    left_out
+        Positions of labelled cells that are neither trained on nor held out.
     validation_size
         Share of each class that is held out: at least one cell, and never all of them.
     batch_size
         Cells in a minibatch, at most as many as there are training cells.
-    parts
+    external_indexing
         Positions of the training cells and of the validation cells, of a training that goes on. By
         default cells are held out at random.
     seed
@@ -119,7 +119,7 @@ class ReferenceData(LightningDataModule):
         left_out: Sequence[int] | np.ndarray = (),
         validation_size: float,
         batch_size: int,
-        parts: tuple[np.ndarray, ...] | None = None,
+        external_indexing: tuple[np.ndarray, np.ndarray] | None = None,
         seed: int | None = None,
         blocks: Blocks | None = None,
     ) -> None:
@@ -128,75 +128,92 @@ class ReferenceData(LightningDataModule):
         self.codes = codes
         self.strata = strata
         self.left_out = np.asarray(left_out, dtype=np.int64)
-        kept = codes.copy()
-        kept[self.left_out] = -1
+        if external_indexing is None:
+            codes_to_split = codes.copy()
+            codes_to_split[self.left_out] = -1
+            external_indexing = split(codes_to_split, strata, validation_size)
         # scvi-tools' training runner reads the attributes under these names.
-        self.train_idx, self.val_idx = parts or split(kept, strata, validation_size)
+        self.train_idx, self.val_idx = external_indexing
         self.test_idx = np.flatnonzero(codes < 0)
-        self.n_train, self.n_val = len(self.train_idx), len(self.val_idx)
+        self.n_train = len(self.train_idx)
+        self.n_val = len(self.val_idx)
         # An epoch is rounded up to whole minibatches, so larger ones would draw cells repeatedly.
         self.batch_size = min(batch_size, max(self.n_train, 1))
-        seed = settings.seed if seed is None else seed
-        self.seed = int(torch.randint(2**31, ())) if seed is None else int(seed)
+        if seed is None:
+            seed = settings.seed
+        if seed is None:
+            seed = int(torch.randint(2**31, ()))
+        self.seed = int(seed)
         self._has_all_cells = False
         self._blocks = blocks
 
     def train_dataloader(self) -> Minibatches | ShuffleBuffer:
-        """Training cells, rare labels more often; of several processes, this one's share."""
-        rank, n_processes = (
-            (0, 1)
-            if self.trainer is None
-            else (self.trainer.global_rank, self.trainer.world_size)
-        )
-        size = max(min(self.batch_size, self.n_train // n_processes), 1)
-        together = size * n_processes
-        n_batches = -(-self.n_train // together)
-        seed, codes = (self.seed, int(self._has_all_cells)), self.codes[self.train_idx]
+        """Make minibatches of training cells, rare labels more often.
+
+        With several processes, each gets its shard of every minibatch.
+        """
+        rank = 0
+        n_processes = 1
+        if self.trainer is not None:
+            rank = self.trainer.global_rank
+            n_processes = self.trainer.world_size
+        shard_size = max(min(self.batch_size, self.n_train // n_processes), 1)
+        batch_size = shard_size * n_processes
+        n_batches = -(-self.n_train // batch_size)
+        codes = self.codes[self.train_idx]
+        seed = (self.seed, int(self._has_all_cells))
         if isinstance(self.rows, CellMatrix) and (
             self._blocks or not self.rows.in_memory
         ):
             # Each process reads other blocks, and draws from a buffer of its own.
-            blocks = self._blocks or ContiguousBlocks(self.rows, rank, n_processes)
             return ShuffleBuffer(
-                self.rows, blocks, self.train_idx, codes, size, n_batches, (*seed, rank)
+                self.rows,
+                self._blocks or ContiguousBlocks(self.rows, rank, n_processes),
+                self.train_idx,
+                codes,
+                shard_size,
+                n_batches,
+                (*seed, rank),
             )
-        sampler = LabelSampler(self.train_idx, codes, n_batches * together, seed=seed)
-        batches = BatchSampler(sampler, together, drop_last=False)
+        sampler = LabelSampler(self.train_idx, codes, n_batches * batch_size, seed=seed)
         return Minibatches(
-            self.rows, self.codes, batches, slice(rank * size, (rank + 1) * size)
+            self.rows,
+            self.codes,
+            BatchSampler(sampler, batch_size, drop_last=False),
+            slice(rank * shard_size, (rank + 1) * shard_size),
         )
 
     def add_validation_to_train(self) -> None:
         """Move the validation cells to the training cells."""
         self.train_idx = np.union1d(self.train_idx, self.val_idx)
         self.val_idx = self.val_idx[:0]
-        self.n_train, self.n_val = len(self.train_idx), 0
+        self.n_train = len(self.train_idx)
+        self.n_val = 0
         self._has_all_cells = True
 
     def val_dataloader(self, *, whole: bool = False) -> Minibatches:
-        """Validation cells, in order; of several processes, this one's share, unless ``whole``.
+        """Make minibatches of validation cells, in order.
 
-        All processes have as many minibatches. The last one may be empty for some of them.
+        With several processes, each gets its shard of every minibatch, unless ``whole``. All have as
+        many minibatches, and the last one may be empty for some of them.
         """
-        trainer = None if whole else self.trainer
-        rank, n_processes = (
-            (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)
-        )
+        rank = 0
+        n_processes = 1
+        if self.trainer is not None and not whole:
+            rank = self.trainer.global_rank
+            n_processes = self.trainer.world_size
         size = self.batch_size * n_processes
-        of_all = [
-            self.val_idx[start : start + size] for start in range(0, self.n_val, size)
-        ]
-        return Minibatches(
-            self.rows,
-            self.codes,
-            [np.array_split(each, n_processes)[rank] for each in of_all],
-        )
+        shards = []
+        for offset in range(0, self.n_val, size):
+            cells = self.val_idx[offset : offset + size]
+            shards.append(np.array_split(cells, n_processes)[rank])
+        return Minibatches(self.rows, self.codes, shards)
 
 
 def split(
     codes: np.ndarray, strata: np.ndarray, validation_size: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Hold out a share of each class; every class of two or more cells is in both parts.
+    """Hold out a share of each class; every class of two or more cells is on both sides.
 
     Within a class the split is stratified.
 
@@ -215,23 +232,24 @@ def split(
     Positions of the training cells and of the validation cells, each sorted.
     """
     rng = np.random.default_rng(settings.seed)
-    held_out = []
+    held_out = [np.empty(0, dtype=np.int64)]
     for code in np.unique(codes[codes >= 0]):
         cells = rng.permutation(np.flatnonzero(codes == code))
+        n_held_out = min(max(round(validation_size * len(cells)), 1), len(cells) - 1)
+        if n_held_out == 0:
+            continue
         # Cells are sorted by stratum, so that equally spaced positions hit each in proportion.
         cells = cells[np.argsort(strata[cells], kind="stable")]
-        n_held = min(max(round(validation_size * len(cells)), 1), len(cells) - 1)
-        if n_held == 0:
-            continue
-        positions = (np.arange(n_held) + rng.random()) * len(cells) / n_held
+        steps = np.arange(n_held_out) + rng.random()
+        positions = steps * len(cells) / n_held_out
         held_out.append(cells[positions.astype(int)])
-    validation = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *held_out]))
+    validation = np.sort(np.concatenate(held_out))
     training = np.setdiff1d(np.flatnonzero(codes >= 0), validation)
     return training, validation
 
 
 class LabelSampler(Sampler[int]):
-    """Draw each class as often as :func:`~tosica.model._reference_on_disk.label_shares` says.
+    """Draw each class by the square root of its number of cells.
 
     All cells of a class are drawn in random order before any of them is drawn again.
 
@@ -256,10 +274,8 @@ class LabelSampler(Sampler[int]):
         seed: tuple[int, ...] = (0,),
     ) -> None:
         labels, n_cells = np.unique(codes, return_counts=True)
-        self._classes = [cells[codes == code] for code in labels]
-        self._shares = (
-            np.ceil((n_draws * label_shares(n_cells)).round(6)).astype(int).tolist()
-        )
+        self._cells_by_class = [cells[codes == code] for code in labels]
+        self._n_draws_by_class = n_draws_per_label(n_draws, n_cells).tolist()
         self._n_draws = n_draws
         self._seed = seed
         self._epoch = 0
@@ -273,17 +289,18 @@ class LabelSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         # It does not depend on the global random state.
-        state = np.random.SeedSequence((*self._seed, self._epoch)).generate_state(
-            1, np.uint64
-        )
-        generator = torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
+        sequence = np.random.SeedSequence((*self._seed, self._epoch))
+        seed = int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
+        generator = torch.Generator().manual_seed(seed)
         self._epoch += 1
-        drawn = []
-        for cells, share in zip(self._classes, self._shares, strict=True):
-            orders = [
+        draws = []
+        for cells, n_draws in zip(
+            self._cells_by_class, self._n_draws_by_class, strict=True
+        ):
+            permutations = [
                 torch.randperm(len(cells), generator=generator)
-                for _ in range(-(-share // len(cells)))
+                for _ in range(-(-n_draws // len(cells)))
             ]
-            drawn.append(cells[torch.cat(orders).numpy()[:share]])
-        order = torch.randperm(sum(self._shares), generator=generator).numpy()
-        yield from np.concatenate(drawn)[order][: self._n_draws].tolist()
+            draws.append(cells[torch.cat(permutations).numpy()[:n_draws]])
+        order = torch.randperm(sum(self._n_draws_by_class), generator=generator)
+        yield from np.concatenate(draws)[order.numpy()][: self._n_draws].tolist()

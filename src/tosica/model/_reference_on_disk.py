@@ -8,27 +8,19 @@ from a reference in memory.
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
-import pandas as pd
 import scipy.sparse as sp
 import torch
-from anndata import AnnData
-from anndata.io import read_elem, sparse_dataset
 
-from tosica._checks import FilePath, validate_params
-from tosica._text import first_line, list_names
 from tosica.data import BLOCK
 from tosica.linear import subsample_by_label
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Iterator
 
     from tosica.data import Block, CellMatrix
@@ -88,7 +80,7 @@ class ContiguousBlocks:
 
 
 def label_shares(n_cells: np.ndarray) -> np.ndarray:
-    """Share of each label in the draws, by the square root of its number of cells.
+    """Compute the share of each label in the draws, by the square root of its number of cells.
 
     Drawn as often as others, the few cells of a rare label would be learnt by heart in a long
     training. Drawn as often as it occurs, it would hardly be learnt in a short one. The loss adds
@@ -97,6 +89,11 @@ def label_shares(n_cells: np.ndarray) -> np.ndarray:
     """
     roots = np.sqrt(n_cells)
     return roots / roots.sum()
+
+
+def n_draws_per_label(n_draws: int, n_cells: np.ndarray) -> np.ndarray:
+    """Divide draws among labels with so many cells, rounded up."""
+    return np.ceil((n_draws * label_shares(n_cells)).round(6)).astype(int)
 
 
 class ShuffleBuffer:
@@ -132,19 +129,26 @@ class ShuffleBuffer:
         n_batches: int,
         seed: tuple[int, ...],
     ) -> None:
-        self._rows, self._blocks = rows, blocks
-        self._cells, self._codes = cells, codes
-        self._batch_size, self._n_batches = batch_size, n_batches
-        self._seed, self._epoch = seed, 0
+        self._rows = rows
+        self._blocks = blocks
+        self._batch_size = batch_size
+        self._n_batches = n_batches
+        self._seed = seed
+        self._epoch = 0
         self.sampler = self
-        self._labels, n_cells = np.unique(codes, return_counts=True)
-        self._shares = label_shares(n_cells)
-        self._first = subsample_by_label(codes, BUFFER_SIZE)
-        n_first = np.bincount(np.searchsorted(self._labels, codes[self._first]))
+        self._labels, codes, n_cells = np.unique(
+            codes, return_inverse=True, return_counts=True
+        )
+        n_draws = n_batches * batch_size
+        self._n_draws_by_label = n_draws_per_label(n_draws, n_cells)
+        # The buffer starts with equally many cells of each label, or with all of them.
+        sample = subsample_by_label(codes, BUFFER_SIZE)
+        self._sample = cells[sample]
+        self._pool_sizes = np.bincount(codes[sample], minlength=len(n_cells))
         # Labels all of whose cells are in the buffer from the start need no others.
-        self._is_whole = n_first == n_cells
-        self._code_of = np.full(rows.n_obs, -1)
-        self._code_of[cells] = np.searchsorted(self._labels, codes)
+        self._is_complete = self._pool_sizes == n_cells
+        self._code_of_cell = np.full(rows.n_obs, -1)
+        self._code_of_cell[cells] = codes
 
     def __len__(self) -> int:
         return self._n_batches
@@ -160,78 +164,71 @@ class ShuffleBuffer:
 
     def _draw(self, rng: np.random.Generator) -> Iterator[dict[str, torch.Tensor]]:
         """Draw the minibatches of an epoch."""
-        # The buffer starts with equally many cells of each label, or all that it has.
-        codes = np.searchsorted(self._labels, self._codes[self._first])
-        pools = [
-            _Pool(int((codes == label).sum())) for label in range(len(self._labels))
-        ]
-        for start in range(0, len(self._first), BLOCK):
-            positions = self._cells[self._first[start : start + BLOCK]]
-            self._add(pools, positions, self._rows.take(positions), rng)
-        shares = np.ceil(
-            (self._n_batches * self._batch_size * self._shares).round(6)
-        ).astype(int)
-        order = rng.permutation(np.repeat(np.arange(len(pools)), shares))
-        blocks, n_blocks, n_read = self._blocks(rng), self._blocks.n_blocks, 0
+        pools = self._make_pools(rng)
+        codes = np.repeat(np.arange(len(pools)), self._n_draws_by_label)
+        codes = rng.permutation(codes)
+        blocks = self._blocks(rng)
+        n_blocks = self._blocks.n_blocks
+        n_blocks_read = 0
         for i in range(self._n_batches):
             # Blocks are read in step with the minibatches.
-            while n_read < (i + 1) * n_blocks // self._n_batches:
+            while n_blocks_read < (i + 1) * n_blocks // self._n_batches:
                 positions, block = next(blocks)
-                codes = self._code_of[positions]
-                wanted = (codes >= 0) & ~self._is_whole[codes]
-                self._add(pools, positions[wanted], block[wanted], rng)
-                n_read += 1
-            labels = order[i * self._batch_size : (i + 1) * self._batch_size]
-            x = np.zeros((len(labels), len(self._rows.names)), dtype=np.float32)
-            for row, label in enumerate(labels):
-                genes, values = pools[label].draw(rng)
+                block_codes = self._code_of_cell[positions]
+                is_new = (block_codes >= 0) & ~self._is_complete[block_codes]
+                _add_cells(pools, block_codes[is_new], block[is_new], rng)
+                n_blocks_read += 1
+            batch = codes[i * self._batch_size : (i + 1) * self._batch_size]
+            x = np.zeros((len(batch), len(self._rows.names)), dtype=np.float32)
+            for row, code in enumerate(batch):
+                genes, values = pools[code].draw(rng)
                 x[row, genes] = values
-            tensors = (
-                torch.from_numpy(x),
-                torch.from_numpy(self._labels[labels])[:, None],
-            )
-            yield dict(
-                zip(
-                    (REGISTRY_KEYS.X_KEY, REGISTRY_KEYS.LABELS_KEY),
-                    tensors,
-                    strict=True,
-                )
-            )
+            yield {
+                REGISTRY_KEYS.X_KEY: torch.from_numpy(x),
+                REGISTRY_KEYS.LABELS_KEY: torch.from_numpy(self._labels[batch])[
+                    :, None
+                ],
+            }
 
-    def _add(
-        self,
-        pools: list[_Pool],
-        positions: np.ndarray,
-        block: Block,
-        rng: np.random.Generator,
-    ) -> None:
-        block = sp.csr_matrix(block)
-        codes = self._code_of[positions]
-        for code, start, stop in zip(
-            codes, block.indptr[:-1], block.indptr[1:], strict=True
-        ):
-            # Copies, so that the block need not stay in memory for one of its cells.
-            cell = (
-                block.indices[start:stop].copy(),
-                block.data[start:stop].astype(np.float32),
-            )
-            pools[code].add(cell, rng)
+    def _make_pools(self, rng: np.random.Generator) -> list[_Pool]:
+        """Fill a pool for each label."""
+        pools = [_Pool(int(size)) for size in self._pool_sizes]
+        for offset in range(0, len(self._sample), BLOCK):
+            positions = self._sample[offset : offset + BLOCK]
+            codes = self._code_of_cell[positions]
+            _add_cells(pools, codes, self._rows.take(positions), rng)
+        return pools
+
+
+def _add_cells(
+    pools: list[_Pool], codes: np.ndarray, block: Block, rng: np.random.Generator
+) -> None:
+    """Add cells to the pools of their labels."""
+    block = sp.csr_matrix(block)
+    for code, start, stop in zip(
+        codes, block.indptr[:-1], block.indptr[1:], strict=True
+    ):
+        # Copies, so that the block need not stay in memory for one of its cells.
+        genes = block.indices[start:stop].copy()
+        values = block.data[start:stop].astype(np.float32)
+        pools[code].add((genes, values), rng)
 
 
 def read_ahead(
     items: Iterable[Item], read: Callable[[Item], Result], n_ahead: int
 ) -> Iterator[Result]:
     """Read items in order, a few of them in advance, on a thread."""
-    ahead: deque[Future[Result]] = deque()
+    queue: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(1, thread_name_prefix="tosica-minibatches") as reader:
         for item in items:
-            ahead.append(reader.submit(read, item))
-            if len(ahead) > n_ahead:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
+            queue.append(reader.submit(read, item))
+            if len(queue) > n_ahead:
+                yield queue.popleft().result()
+        while queue:
+            yield queue.popleft().result()
 
 
+# Genes of a cell, and their expression.
 Cell = tuple[np.ndarray, np.ndarray]
 
 
@@ -241,27 +238,28 @@ class _Pool:
     Parameters
     ----------
     size
-        Largest number of cells. A cell that comes then takes the place of another one, of one that
-        was drawn already if there is any.
+        Largest number of cells. A further cell replaces another one, if possible one that was drawn
+        already.
     """
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._waiting: list[Cell] = []
-        self._drawn: list[Cell] = []
+        self._used: list[Cell] = []
 
     def add(self, cell: Cell, rng: np.random.Generator) -> None:
         """Add a cell."""
-        if len(self._waiting) + len(self._drawn) >= self._size:
-            _pop(self._drawn or self._waiting, rng)
+        if len(self._waiting) + len(self._used) >= self._size:
+            _pop(self._used or self._waiting, rng)
         self._waiting.append(cell)
 
     def draw(self, rng: np.random.Generator) -> Cell:
         """Draw a cell."""
         if not self._waiting:
-            self._waiting, self._drawn = self._drawn, []
+            self._waiting = self._used
+            self._used = []
         cell = _pop(self._waiting, rng)
-        self._drawn.append(cell)
+        self._used.append(cell)
         return cell
 
 
@@ -270,172 +268,3 @@ def _pop(cells: list[Cell], rng: np.random.Generator) -> Cell:
     i = int(rng.integers(len(cells)))
     cells[i], cells[-1] = cells[-1], cells[i]
     return cells.pop()
-
-
-# ------------------------------------------------------------------------------- a collection of annbatch
-
-
-class AnnbatchDataModule:
-    """The cells of a collection of annbatch, for :meth:`tosica.TOSICA.train`.
-
-    A collection is one or more Zarr stores whose cells are shuffled, which annbatch makes and
-    reads. It is made once: ``annbatch.DatasetCollection("cells.zarr").add_adatas(["one.h5ad",
-    "two.h5ad"])``. Training reads every cell once an epoch and draws rare labels more often, as
-    from memory. It needs Python 3.12 or newer and ``tosica[atlas]``. Without them, a reference that
-    :func:`anndata.experimental.read_lazy` opened is trained on from disk, too.
-
-    Parameters
-    ----------
-    collection
-        A ``annbatch.DatasetCollection``, or the path of one. It is only read.
-    chunk_size
-        Number of neighboring cells that are read together.
-    preload_nchunks
-        Number of such chunks that are in memory at a time.
-
-    Attributes
-    ----------
-    adata
-        The collection as an AnnData whose matrix stays on disk. It is the reference: build the mask
-        for it, set it up, and make the model from it.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If annbatch is not installed, as on Python 3.11.
-    TypeError
-        If ``collection`` is neither a path nor a collection, or a number is not whole.
-    ValueError
-        If there is no collection, or its stores differ in genes or in columns of ``obs``.
-
-    Examples
-    --------
-    >>> import tosica
-    >>> data = tosica.model.AnnbatchDataModule("cells.zarr")  # doctest: +SKIP
-    >>> tosica.pp.build_mask(data.adata)  # doctest: +SKIP
-    >>> tosica.TOSICA.setup_anndata(
-    ...     data.adata, labels_key="cell_type"
-    ... )  # doctest: +SKIP
-    >>> model = tosica.TOSICA(data.adata)  # doctest: +SKIP
-    >>> model.train(datamodule=data)  # doctest: +SKIP
-    """
-
-    @validate_params()
-    def __init__(
-        self,
-        collection: Any | str | os.PathLike[str],
-        *,
-        chunk_size: int = 256,
-        preload_nchunks: int = 64,
-    ) -> None:
-        self._annbatch = _import_annbatch()
-        self._chunk_size, self._preload_nchunks = chunk_size, preload_nchunks
-        self._groups = self._open(collection)
-        self.adata: AnnData = _join(self._groups)
-
-    def _open(self, collection: Any) -> list[Any]:
-        """The stores of a collection, which is not changed by opening it."""
-        given = collection
-        if not isinstance(collection, self._annbatch.DatasetCollection):
-            FilePath().check("collection", collection)
-            try:
-                with warnings.catch_warnings():
-                    # annbatch recommends a name that ends in .zarr.
-                    warnings.simplefilter("ignore")
-                    collection = self._annbatch.DatasetCollection(
-                        str(collection), mode="r"
-                    )
-            # Zarr has many errors for what is no store of its own.
-            except Exception as error:
-                raise _no_collection(given) from error
-        if collection.is_empty:
-            raise _no_collection(given)
-        return list(collection)
-
-    @property
-    def n_blocks(self) -> int:
-        """Number of blocks of an epoch."""
-        return len(self._loader(np.random.default_rng(0)))
-
-    def __call__(self, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, Block]]:
-        """Yield positions of cells in ``adata`` and their expression, all cells once."""
-        try:
-            for batch in self._loader(rng):
-                yield batch["index"], batch["X"]
-        except GeneratorExit:
-            raise
-        # What a damaged chunk raises depends on how it was compressed.
-        except Exception as error:
-            raise OSError(
-                f"the collection cannot be read ({first_line(error)}): make it anew."
-            ) from error
-
-    def _loader(self, rng: np.random.Generator) -> Any:
-        loader = self._annbatch.Loader(
-            chunk_size=self._chunk_size,
-            preload_nchunks=self._preload_nchunks,
-            batch_size=min(BLOCK, self._chunk_size * self._preload_nchunks),
-            shuffle=True,
-            return_index=True,
-            preload_to_gpu=False,
-            rng=rng,
-        )
-        matrices = [group["X"] for group in self._groups]
-        loader.add_datasets(
-            [x if hasattr(x, "shape") else sparse_dataset(x) for x in matrices]
-        )
-        return loader
-
-
-def _import_annbatch() -> Any:
-    try:
-        import annbatch
-    except ImportError as error:
-        advice = "pip install 'tosica[atlas]'"
-        if sys.version_info < (3, 12):
-            advice = (
-                f"it needs Python 3.12 or newer, and this is {sys.version_info.major}.{sys.version_info.minor}; "
-                "without it, open the reference with anndata.experimental.read_lazy"
-            )
-        raise ModuleNotFoundError(f"annbatch is not installed: {advice}.") from error
-    return annbatch
-
-
-def _no_collection(given: Any) -> ValueError:
-    return ValueError(
-        f"{str(given)!r} is no collection of annbatch, or an empty one: make one with "
-        "annbatch.DatasetCollection(path).add_adatas([...])."
-    )
-
-
-def _join(groups: list[Any]) -> AnnData:
-    """One AnnData of all stores; matrices stay on disk."""
-    import dask.array as da
-    from anndata.experimental import read_elem_lazy
-
-    tables = [read_elem(group["obs"]) for group in groups]
-    genes = [read_elem(group["var"]) for group in groups]
-    for i, (table, var) in enumerate(zip(tables, genes, strict=True)):
-        others = [
-            *var.index.symmetric_difference(genes[0].index),
-            *(set(tables[0]) ^ set(table)),
-        ]
-        if others or not var.index.equals(genes[0].index):
-            what = list_names([str(name) for name in others], 3) or "their order"
-            raise ValueError(
-                f"dataset_{i} and dataset_0 of the collection do not have the same genes and columns of obs ({what}): "
-                "make the collection anew, of files that have."
-            )
-    x = da.concatenate([read_elem_lazy(group["X"]) for group in groups])
-    columns = {
-        name: _concatenate([table[name] for table in tables]) for name in tables[0]
-    }
-    obs = pd.DataFrame(columns, index=pd.concat([table[[]] for table in tables]).index)
-    return AnnData(x, obs=obs, var=genes[0])
-
-
-def _concatenate(columns: list[pd.Series]) -> Any:
-    """One column of several; categories may differ between them."""
-    if all(isinstance(column.dtype, pd.CategoricalDtype) for column in columns):
-        return pd.api.types.union_categoricals(columns, ignore_order=True)
-    return pd.concat(columns).to_numpy()

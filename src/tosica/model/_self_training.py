@@ -30,9 +30,9 @@ from tosica.linear import (
 )
 from tosica.model._linear_fit import token_genes
 from tosica.model._modalities import QueryLoader
+from tosica.model._plan import TrainingPlanConfig, make_optimizer
 from tosica.model._reference import LabelSampler
 from tosica.model._setup import SetupMixin
-from tosica.model._trainer import TrainingPlanConfig, make_optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

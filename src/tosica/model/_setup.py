@@ -237,7 +237,7 @@ class SetupMixin(BaseModelClass):
             Always; the message says how a collection of annbatch is set up.
         """
         raise NotImplementedError(
-            "TOSICA has no setup_annbatch: make data = tosica.model.AnnbatchDataModule(path), set up data.adata, "
+            "TOSICA has no setup_annbatch: make data = tosica.model.AnnbatchReader(path), set up data.adata, "
             "and train with datamodule=data."
         )
 
