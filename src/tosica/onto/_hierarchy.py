@@ -1,4 +1,4 @@
-"""The tree above labels: which term, or parent that was named, stands for which labels."""
+"""The tree above labels: terms, or parents that the user names, and their labels."""
 
 from __future__ import annotations
 
@@ -34,10 +34,19 @@ class LabelHierarchy:
     labels
         The labels.
     term_of_label
-        Terms of those that have one; terms that are not in the ontology do not count.
+        Terms of labels that have one; terms that are not in the ontology do not count.
     parent_of
         Label or parent to its parent, see :func:`check_parents`. If there are any, they are the
-        groups, and the ontology is not asked.
+        groups, and the ontology is not used.
+
+    Attributes
+    ----------
+    names
+        Names of the labels, then of the groups that have several labels but not all.
+    terms
+        Term of each name, or ``"unknown"``.
+    members
+        Labels of each name, ``(n_names, n_labels)``, bool.
     """
 
     def __init__(
@@ -46,58 +55,46 @@ class LabelHierarchy:
         term_of_label: Mapping[str, str],
         parent_of: Mapping[str, str] | None = None,
     ) -> None:
-        ontology, n = read_ontology(), len(labels)
+        n_labels = len(labels)
         covered: dict[str, NDArray[np.bool_]] = {}
         depth: dict[str, int] = {}
         for i, label in enumerate(labels):
-            line = _parents_above(label, parent_of) if parent_of else []
-            term = term_of_label.get(label)
-            if not parent_of and term in ontology.names:
-                line = [
-                    t
-                    for t in (term, *ontology.ancestors[term])
-                    if t not in ontology.forbidden
-                ]
-            for place, key in enumerate(line):
-                covered.setdefault(key, np.zeros(n, dtype=bool))[i] = True
-                depth[key] = (
-                    len(line) - place if parent_of else len(ontology.ancestors[key])
-                )
-        # The fewest labels first; of groups with as many, the most specific, then the lowest number.
-        order = sorted(covered, key=lambda key: (covered[key].sum(), -depth[key], key))
-        self._keys = order
-        self._covered = np.array([covered[key] for key in order]).reshape(-1, n)
-        # One name for each set of labels, and none for all labels, which would say nothing.
-        first_of = {
-            row.tobytes(): k for k, row in reversed(list(enumerate(self._covered)))
-        }
-        kept = sorted(k for k in first_of.values() if 1 < self._covered[k].sum() < n)
-        own = {
-            term_of_label[label]: label
-            for label in reversed(labels)
-            if label in term_of_label
-        }
-        groups = [order[k] for k in kept]
-        self.names = [
-            *labels,
-            *(
-                key if parent_of else own.get(key, ontology.names[key])
-                for key in groups
-            ),
-        ]
-        """Names of the labels, then of the groups that have several labels but not all."""
-        found = (
-            [term_of_label.get(key) or match_label(key).term for key in groups]
-            if parent_of
-            else groups
+            if parent_of:
+                line = _parents_above(label, parent_of)
+                depth.update((key, len(line) - step) for step, key in enumerate(line))
+            else:
+                line = _terms_above(term_of_label.get(label))
+                depth.update((key, _depth_of_term(key)) for key in line)
+            for key in line:
+                covered.setdefault(key, np.zeros(n_labels, dtype=bool))[i] = True
+        # Few labels come first; of groups with as many, the most specific, then the lowest number.
+        self._keys = sorted(
+            covered, key=lambda key: (covered[key].sum(), -depth[key], key)
         )
-        self.terms = [
-            *(term_of_label.get(label, NO_TERM) for label in labels),
-            *(term or NO_TERM for term in found),
-        ]
-        """Term of each, or ``"unknown"``."""
-        self.members = np.vstack([np.eye(n, dtype=bool), self._covered[kept]])
-        """Which labels each stands for, ``(n_names, n_labels)``."""
+        self._covered = np.array([covered[key] for key in self._keys], dtype=bool)
+        self._covered = self._covered.reshape(-1, n_labels)
+        # Of groups with the same labels, the first names them. A group of all labels says nothing.
+        group_of_set: dict[bytes, int] = {}
+        for i, row in enumerate(self._covered):
+            if 1 < row.sum() < n_labels:
+                group_of_set.setdefault(row.tobytes(), i)
+        groups = list(group_of_set.values())
+        keys = [self._keys[i] for i in groups]
+        if parent_of:
+            group_names = keys
+            group_terms = [term_of_label.get(k) or match_label(k).term for k in keys]
+        else:
+            label_of_term: dict[str, str] = {}
+            for label in labels:
+                if label in term_of_label:
+                    label_of_term.setdefault(term_of_label[label], label)
+            term_names = read_ontology().names
+            group_names = [label_of_term.get(key, term_names[key]) for key in keys]
+            group_terms = list(keys)
+        label_terms = [term_of_label.get(label, NO_TERM) for label in labels]
+        self.names = [*labels, *group_names]
+        self.terms = [*label_terms, *(term or NO_TERM for term in group_terms)]
+        self.members = np.vstack([np.eye(n_labels, dtype=bool), self._covered[groups]])
 
     def cover(self, members: NDArray[np.bool_]) -> Cover:
         """Find the term that covers all labels of a set, and the fewest others.
@@ -110,8 +107,8 @@ class LabelHierarchy:
         if members.any():
             covers = ~(members & ~self._covered).any(axis=1)
             if covers.any():
-                first = int(covers.argmax())
-                return Cover(self._keys[first], self._covered[first])
+                smallest = int(covers.argmax())
+                return Cover(self._keys[smallest], self._covered[smallest])
         return Cover(None, members)
 
     def answer(
@@ -119,8 +116,8 @@ class LabelHierarchy:
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """Find the deepest label or group of each cell whose probability is high enough.
 
-        The probability of a group is the sum over its labels. Of those that reach ``confidence``,
-        the one with the fewest labels is taken, and of several the most probable.
+        The probability of a group is the sum over its labels. Of the names that reach
+        ``confidence``, the one with the fewest labels is taken, and of several the most probable.
 
         Parameters
         ----------
@@ -136,22 +133,39 @@ class LabelHierarchy:
         """
         # Sums of single precision may exceed 1 by their rounding.
         sums = np.minimum(probabilities @ self.members.T.astype(probabilities.dtype), 1)
-        sizes, rows = self.members.sum(1), np.arange(len(sums))
+        sizes = self.members.sum(1)
+        cells = np.arange(len(sums))
         codes = np.full(len(sums), len(self.names), dtype=np.int32)
-        found = sums.max(1)
+        answered = sums.max(1)
         for size in np.unique(sizes):
             of_size = np.flatnonzero(sizes == size)
             best = of_size[sums[:, of_size].argmax(1)]
-            new = (codes == len(self.names)) & (sums[rows, best] >= confidence)
-            codes[new], found[new] = best[new], sums[rows, best][new]
-        return codes, found.astype(np.float32)
+            best_sums = sums[cells, best]
+            is_new = (codes == len(self.names)) & (best_sums >= confidence)
+            codes[is_new] = best[is_new]
+            answered[is_new] = best_sums[is_new]
+        return codes, answered.astype(np.float32)
 
 
 def _parents_above(label: str, parent_of: Mapping[str, str]) -> list[str]:
+    """A label, its parent, the parent of this and so on."""
     line = [label]
     while line[-1] in parent_of:
         line.append(parent_of[line[-1]])
     return line
+
+
+def _terms_above(term: str | None) -> list[str]:
+    """A term and all terms above it, without those that cells may not have."""
+    ontology = read_ontology()
+    if term not in ontology.names:
+        return []
+    terms = (term, *ontology.ancestors[term])
+    return [term for term in terms if term not in ontology.forbidden]
+
+
+def _depth_of_term(term: str) -> int:
+    return len(read_ontology().ancestors[term])
 
 
 def check_parents(parents: Any, labels: Sequence[str]) -> dict[str, str]:
@@ -171,26 +185,28 @@ def check_parents(parents: Any, labels: Sequence[str]) -> dict[str, str]:
     KeyError
         If a child is neither a label nor a parent.
     ValueError
-        If one is its own parent, directly or through others.
+        If a label or parent is its own parent, directly or through others.
     """
-    name = "label_parents_"
     if not isinstance(parents, Mapping) or not all(
-        isinstance(x, str) for pair in parents.items() for x in pair
+        isinstance(name, str) for pair in parents.items() for name in pair
     ):
         raise TypeError(
-            f"{name} must be a dict of label to parent, such as {{'naive B cell': 'B cell'}}."
+            "label_parents_ must be a dict of label to parent, such as "
+            "{'naive B cell': 'B cell'}."
         )
-    known = [*labels, *parents.values()]
+    names = [*labels, *parents.values()]
     for child in parents:
-        if child not in known:
+        if child not in names:
             raise KeyError(
-                f"{name}: {child!r} is neither a label of the model nor a parent{only_known(child, known)}"
+                f"label_parents_: {child!r} is neither a label of the model nor a "
+                f"parent{only_known(child, names)}"
             )
         line = [child]
         while line[-1] in parents:
             line.append(parents[line[-1]])
             if line[-1] in line[:-1]:
                 raise ValueError(
-                    f"{name} makes {line[-1]!r} its own parent ({' < '.join(line)}): leave one pair out."
+                    f"label_parents_ makes {line[-1]!r} its own parent "
+                    f"({' < '.join(line)}): leave one pair out."
                 )
     return dict(parents)

@@ -10,6 +10,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
+from graphlib import TopologicalSorter
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,21 +23,30 @@ from tosica._settings import logger, warn_user
 from tosica._text import list_names, only_known
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from anndata import AnnData
     from mudata import MuData
 
-# What the schema of CELLxGENE wants where there is no term.
+# Value of the schema of CELLxGENE where there is no term.
 NO_TERM = "unknown"
 # End of the name of a column with the terms of another column's labels.
 TERM_SUFFIX = "_ontology_term_id"
 
 
 class Ontology:
-    """Terms by identifier: names, parents, synonyms, and which of them may not be used.
+    """Terms by identifier: names, parents, synonyms, and the terms that are not for cells.
 
-    Identifiers have their prefix, as in ``"CL:0000084"``. Callers must not change what they get.
+    Identifiers have their prefix, as in ``"CL:0000084"``. Callers must not change the
+    dictionaries.
+
+    Parameters
+    ----------
+    table
+        Tab-separated text with a head. Columns: number, name, parents, exact synonyms, exact
+        synonyms that other cells have as well, and the replacements of an obsolete term.
+    about
+        Release, schema and forbidden terms.
     """
 
     def __init__(self, table: str, about: dict[str, Any]) -> None:
@@ -45,68 +55,58 @@ class Ontology:
         self.forbidden = frozenset(about["forbidden"])
         self.names: dict[str, str] = {}
         self.parents: dict[str, tuple[str, ...]] = {}
-        # Obsolete term to its name and to what the ontology names in its place.
+        # Obsolete term to its name and its replacements.
         self.obsolete: dict[str, tuple[str, tuple[str, ...]]] = {}
-        # Exact synonyms, and those that other cells have as well.
-        self._synonyms: tuple[
-            dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]
-        ] = {}, {}
+        self._synonyms: dict[str, tuple[str, ...]] = {}
+        self._shared_synonyms: dict[str, tuple[str, ...]] = {}
         for line in table.split("\n")[1:-1]:
-            number, name, above, exact, inexact, instead = line.split("\t")
-            term = "CL:" + number
-            if instead:
-                others = () if instead == "-" else tuple(instead.split("|"))
-                self.obsolete[term] = name, others
+            number, name, parents, synonyms, shared, replacements = line.split("\t")
+            term = f"CL:{number}"
+            if replacements:
+                self.obsolete[term] = name, _split(replacements.removeprefix("-"))
                 continue
             self.names[term] = name
-            self.parents[term] = (
-                tuple("CL:" + n for n in above.split("|")) if above else ()
-            )
-            for known, listed in zip(self._synonyms, (exact, inexact), strict=True):
-                known[term] = tuple(listed.split("|")) if listed else ()
+            self.parents[term] = tuple(f"CL:{parent}" for parent in _split(parents))
+            self._synonyms[term] = _split(synonyms)
+            self._shared_synonyms[term] = _split(shared)
 
     @cached_property
     def ancestors(self) -> dict[str, frozenset[str]]:
         """All terms above each term."""
-        found: dict[str, frozenset[str]] = {}
-
-        def of(term: str) -> frozenset[str]:
-            if term not in found:
-                above = self.parents[term]
-                found[term] = frozenset(above).union(*(of(parent) for parent in above))
-            return found[term]
-
-        for term in self.parents:
-            of(term)
-        return found
+        ancestors: dict[str, frozenset[str]] = {}
+        for term in TopologicalSorter(self.parents).static_order():
+            parents = self.parents[term]
+            above = (ancestors[parent] for parent in parents)
+            ancestors[term] = frozenset(parents).union(*above)
+        return ancestors
 
     @cached_property
     def by_key(self) -> list[dict[str, tuple[str, ...]]]:
-        """Terms by the key of a name, of an exact synonym, and of one that other cells have as well."""
-        return [
-            _by_key({term: (name,) for term, name in self.names.items()}),
-            *map(_by_key, self._synonyms),
-        ]
+        """Terms by the key of a name, of a synonym, and of one that other cells have as well."""
+        names = {term: (name,) for term, name in self.names.items()}
+        return [_by_key(names), _by_key(self._synonyms), _by_key(self._shared_synonyms)]
 
 
-def _by_key(names: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+def _split(field: str) -> tuple[str, ...]:
+    return tuple(field.split("|")) if field else ()
+
+
+def _by_key(names_of_term: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Terms by the key of each of their names."""
     terms: dict[str, dict[str, None]] = {}
-    for term, listed in names.items():
-        for name in listed:
+    for term, names in names_of_term.items():
+        for name in names:
             terms.setdefault(label_key(name), {})[term] = None
-    return {key: tuple(found) for key, found in terms.items()}
+    return {key: tuple(of_key) for key, of_key in terms.items()}
 
 
 @lru_cache(maxsize=1)
 def read_ontology() -> Ontology:
     """Read the ontology inside the package."""
     folder = files("tosica.onto").joinpath("resources")
-    table = gzip.decompress(
-        folder.joinpath("cell_ontology.tsv.gz").read_bytes()
-    ).decode()
-    return Ontology(
-        table, json.loads(folder.joinpath("cell_ontology.json").read_bytes())
-    )
+    table = gzip.decompress(folder.joinpath("cell_ontology.tsv.gz").read_bytes())
+    about = json.loads(folder.joinpath("cell_ontology.json").read_bytes())
+    return Ontology(table.decode(), about)
 
 
 # --------------------------------------------------------------------------- terms
@@ -138,12 +138,12 @@ def term_name(term: str) -> str:
     >>> tosica.onto.term_name("CL:0000084")
     'T cell'
     """
-    return read_ontology().names[_known(term)]
+    return read_ontology().names[_check_term(term)]
 
 
 @validate_params()
 def ancestors(term: str) -> dict[str, str]:
-    """List all terms above a term: those that it is a kind of.
+    """List all terms above a term, which it is a kind of.
 
     Parameters
     ----------
@@ -166,15 +166,13 @@ def ancestors(term: str) -> dict[str, str]:
     'lymphocyte'
     """
     ontology = read_ontology()
-    return {
-        above: ontology.names[above]
-        for above in sorted(ontology.ancestors[_known(term)])
-    }
+    above = sorted(ontology.ancestors[_check_term(term)])
+    return {ancestor: ontology.names[ancestor] for ancestor in above}
 
 
 @validate_params()
 def descendants(term: str) -> dict[str, str]:
-    """List all terms below a term: those that are a kind of it.
+    """List all terms below a term, which are a kind of it.
 
     Parameters
     ----------
@@ -196,9 +194,12 @@ def descendants(term: str) -> dict[str, str]:
     >>> tosica.onto.descendants("CL:0000084")["CL:0000798"]
     'gamma-delta T cell'
     """
-    ontology, term = read_ontology(), _known(term)
-    below = (other for other, above in ontology.ancestors.items() if term in above)
-    return {other: ontology.names[other] for other in sorted(below)}
+    ontology = read_ontology()
+    term = _check_term(term)
+    below = [
+        descendant for descendant, above in ontology.ancestors.items() if term in above
+    ]
+    return {descendant: ontology.names[descendant] for descendant in sorted(below)}
 
 
 def term_problem(term: str) -> str | None:
@@ -207,18 +208,25 @@ def term_problem(term: str) -> str | None:
     if term in ontology.forbidden:
         return f"{term!r} may not be used for cells, says the {ontology.schema}"
     if term in ontology.obsolete:
-        name, others = ontology.obsolete[term]
-        instead = f", which names {' or '.join(others)} in its place" if others else ""
-        return f"{term!r} ({name}) is obsolete in the Cell Ontology{instead}"
+        name, replacements = ontology.obsolete[term]
+        problem = f"{term!r} ({name}) is obsolete in the Cell Ontology"
+        if replacements:
+            problem += f", which names {' or '.join(replacements)} in its place"
+        return problem
     if term not in ontology.names:
-        return f"{term!r} is no term of the Cell Ontology of {ontology.release}, such as 'CL:0000084'"
+        return (
+            f"{term!r} is no term of the Cell Ontology of {ontology.release}, such as "
+            "'CL:0000084'"
+        )
     return None
 
 
-def is_kind_of(term: str, other: str) -> bool:
-    """Whether a term is another one or a kind of it; false if one is not in the ontology."""
-    above = read_ontology().ancestors
-    return term in above and other in above and (term == other or other in above[term])
+def is_kind_of(term: str, ancestor: str) -> bool:
+    """Whether a term is an ancestor's kind or this itself; false for unknown terms."""
+    ancestors = read_ontology().ancestors
+    if term not in ancestors or ancestor not in ancestors:
+        return False
+    return term == ancestor or ancestor in ancestors[term]
 
 
 def check_mapping(
@@ -233,9 +241,9 @@ def check_mapping(
     mapping
         Its value.
     labels
-        Labels that there are.
+        The existing labels.
     where
-        Where they are, for messages.
+        Place of the labels, for messages.
 
     Returns
     -------
@@ -252,7 +260,8 @@ def check_mapping(
     """
     if not isinstance(mapping, Mapping):
         raise TypeError(
-            f"{name} must be a dict of label to term, such as 'CL:0000084', not {type(mapping).__name__}."
+            f"{name} must be a dict of label to term, such as 'CL:0000084', not "
+            f"{type(mapping).__name__}."
         )
     for label, term in mapping.items():
         if str(label) not in labels:
@@ -261,7 +270,8 @@ def check_mapping(
             )
         if not isinstance(term, str):
             raise TypeError(
-                f"{name} must hold identifiers such as 'CL:0000084', not {term!r:.60} for {str(label)!r}."
+                f"{name} must hold identifiers such as 'CL:0000084', not {term!r:.60} "
+                f"for {str(label)!r}."
             )
         problem = None if term == NO_TERM else term_problem(term)
         if problem:
@@ -269,23 +279,21 @@ def check_mapping(
     return {str(label): term for label, term in mapping.items()}
 
 
-def _known(term: str) -> str:
+def _check_term(term: str) -> str:
+    """Raise if there is no such term."""
     ontology = read_ontology()
     if term in ontology.names:
         return term
-    found = match_label(term).term
-    is_name = found is not None and term not in ontology.obsolete
-    raise KeyError(
-        f"{term!r} is the name of {found}: pass the identifier."
-        if is_name
-        else f"{term_problem(term)}."
-    )
+    named = match_label(term).term
+    if named is not None and term not in ontology.obsolete:
+        raise KeyError(f"{term!r} is the name of {named}: pass the identifier.")
+    raise KeyError(f"{term_problem(term)}.")
 
 
 # --------------------------------------------------------------------------- spellings
 
 
-# Letters that names of cells are written with.
+# Greek letters in names of cells.
 _GREEK = str.maketrans(
     {"α": " alpha ", "β": " beta ", "γ": " gamma ", "δ": " delta ", "ε": " epsilon "}
 )
@@ -299,10 +307,10 @@ _BRITISH = (("haem", "hem"), ("oesoph", "esoph"), ("tumour", "tumor"), ("foet", 
 
 
 def label_key(text: str) -> str:
-    """Bring a label or a name to a form that its other spellings have, too.
+    """Normalise a label or a name, so that all its spellings are the same.
 
-    These are case, plural, hyphens and punctuation, Greek letters, accents, British spelling, and
-    "+" and "-" behind a marker for "positive" and "negative". A slash stays, because it joins
+    Spellings differ in case, plural, hyphens and punctuation, Greek letters, accents, British spelling, and
+    in "+" and "-" behind a marker for "positive" and "negative". A slash stays, because it joins
     different types.
 
     Parameters
@@ -339,7 +347,7 @@ def _singular(word: str) -> str:
 
 # Stop words.
 _COMMON = {"cell", "of", "the", "and", "positive", "/", "&"}
-# What abbreviations mean most often: enough for a candidate, not for a match.
+# Most frequent meanings of abbreviations: enough for a candidate, not for a match.
 _SPELLED_OUT: dict[str, str] = json.loads(
     files("tosica.onto").joinpath("abbreviations.json").read_bytes()
 )
@@ -360,31 +368,44 @@ def match_label(label: str) -> Match:
     :func:`label_key`), with or without the word "cell".
     """
     ontology = read_ontology()
-    by_name, by_synonym, by_inexact = ontology.by_key
+    by_name, by_synonym, by_shared_synonym = ontology.by_key
     for key in _keys(label):
-        for names, how in ((by_name, "name"), (by_synonym, "synonym")):
-            terms = names.get(key, ())
-            if len(terms) > 1:
-                spelled_alike = [
-                    t for t in terms if ontology.names[t].lower() == label.lower()
-                ]
-                terms = tuple(spelled_alike) or terms
-            if how == "synonym":
-                terms = tuple(dict.fromkeys((*terms, *by_inexact.get(key, ()))))
-            if len(terms) == 1 and terms[0] not in ontology.forbidden and key in names:
-                return Match(terms[0], how)
-            if terms:
-                return Match(None, "none", _candidates(ontology, label, first=terms))
+        named = by_name.get(key, ())
+        if len(named) > 1:
+            spelled_alike = [
+                term for term in named if ontology.names[term].lower() == label.lower()
+            ]
+            named = tuple(spelled_alike) or named
+        if named:
+            return _only_term(ontology, label, named, "name")
+        synonyms = (*by_synonym.get(key, ()), *by_shared_synonym.get(key, ()))
+        if synonyms:
+            terms = tuple(dict.fromkeys(synonyms))
+            if key in by_synonym:
+                return _only_term(ontology, label, terms, "synonym")
+            return Match(None, "none", _candidates(ontology, label, terms))
     return Match(None, "none", _candidates(ontology, label))
+
+
+def _only_term(
+    ontology: Ontology, label: str, terms: tuple[str, ...], how: str
+) -> Match:
+    """Match the only term, or list several and forbidden ones as candidates."""
+    if len(terms) == 1 and terms[0] not in ontology.forbidden:
+        return Match(terms[0], how)
+    return Match(None, "none", _candidates(ontology, label, terms))
 
 
 def _keys(label: str) -> list[str]:
     """List the label's own key, and the one with the word "cell" added or left out."""
     key = label_key(label)
     words = key.split()
-    if words and words[-1] == "cell":
-        return [key, " ".join(words[:-1])] if any(map(_is_word, words[:-1])) else [key]
-    return [key, f"{key} cell"] if any(map(_is_word, words)) else [key]
+    has_cell = bool(words) and words[-1] == "cell"
+    if has_cell:
+        words.pop()
+    if not any(map(_is_word, words)):
+        return [key]
+    return [key, " ".join(words) if has_cell else f"{key} cell"]
 
 
 def _is_word(word: str) -> bool:
@@ -393,7 +414,7 @@ def _is_word(word: str) -> bool:
 
 
 def _candidates(
-    ontology: Ontology, label: str, first: Iterable[str] = ()
+    ontology: Ontology, label: str, preferred: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """List up to five terms with words of a label in their names, most and rarest words first.
 
@@ -405,35 +426,35 @@ def _candidates(
     key = label_key(label)
     spelled_out = " ".join(_SPELLED_OUT.get(word, word) for word in key.split())
     unknown = math.log(len(names))
-    best: dict[str, float] = {}
+    scores: dict[str, float] = {}
     for words in {_words(key), _words(spelled_out)}:
-        for term, of_name in names:
-            shared = words & of_name
+        for term, name_words in names:
+            shared = words & name_words
             if shared:
                 # Sets have no order, and fsum gives the same sum in any.
-                of_both = math.fsum(weights[word] for word in shared)
-                either = math.fsum(
-                    weights.get(word, unknown) for word in words | of_name
+                weight = math.fsum(weights[word] for word in shared)
+                total = math.fsum(
+                    weights.get(word, unknown) for word in words | name_words
                 )
-                score = of_both / either
-                best[term] = max(best.get(term, 0.0), score)
-    ranked = sorted(best, key=lambda term: (-best[term], term))
-    allowed = (term for term in (*first, *ranked) if term not in ontology.forbidden)
+                scores[term] = max(scores.get(term, 0.0), weight / total)
+    ranked = sorted(scores, key=lambda term: (-scores[term], term))
+    allowed = [term for term in (*preferred, *ranked) if term not in ontology.forbidden]
     return tuple(dict.fromkeys(allowed))[:5]
 
 
 @lru_cache(maxsize=1)
 def _words_of_names() -> tuple[list[tuple[str, frozenset[str]]], dict[str, float]]:
     """Split names and synonyms into words, and weigh each word."""
-    by_key = read_ontology().by_key
-    names = [
-        (term, _words(key))
-        for keys in by_key
-        for key, terms in keys.items()
-        for term in terms
-    ]
-    n_names_with = Counter(word for _, of_name in names for word in of_name)
-    return names, {word: math.log(len(names) / n) for word, n in n_names_with.items()}
+    names = []
+    n_names_with: Counter[str] = Counter()
+    for terms_of_key in read_ontology().by_key:
+        for key, terms in terms_of_key.items():
+            words = _words(key)
+            for term in terms:
+                names.append((term, words))
+                n_names_with.update(words)
+    weights = {word: math.log(len(names) / n) for word, n in n_names_with.items()}
+    return names, weights
 
 
 def _words(key: str) -> frozenset[str]:
@@ -457,7 +478,7 @@ def map_labels(
     A label is mapped if it is the name or an exact synonym of one term only. Spelling does not
     matter: case, plural, the word "cell", hyphens, Greek letters, and "+" and "-" behind a marker,
     so that "CD14+ Monocytes" is "CD14-positive monocyte". Nothing is guessed: for other labels,
-    terms with similar names are listed, and ``mapping`` takes what you choose. Abbreviations that
+    terms with similar names are listed, and ``mapping`` takes your choice. Abbreviations that
     several types share ("DC1", "IPC") are not mapped.
 
     Parameters
@@ -511,61 +532,65 @@ def map_labels(
     >>> import scanpy as sc
     >>> import tosica
     >>> adata = sc.datasets.pbmc68k_reduced()
-    >>> found = tosica.onto.map_labels(
+    >>> table = tosica.onto.map_labels(
     ...     adata, "bulk_labels", mapping={"CD56+ NK": "CL:0000623"}
     ... )
-    >>> found.loc[found["match"] != "none", ["label", "ontology_label", "match"]]
+    >>> table.loc[table["match"] != "none", ["label", "ontology_label", "match"]]
                 label          ontology_label    match
     5  CD14+ Monocyte  CD14-positive monocyte     name
     6         CD19+ B   B cell, CD19-positive  synonym
     8        CD56+ NK     natural killer cell    given
     9       Dendritic          dendritic cell     name
-    >>> found.set_index("label").loc["CD8+ Cytotoxic T", "candidates"][0]
+    >>> table.set_index("label").loc["CD8+ Cytotoxic T", "candidates"][0]
     'CL:0000794 CD8-positive, alpha-beta cytotoxic T cell'
     """
     groups = read_groups(adata, key, name="key", allow_missing=True)
     labels = list(groups.categories)
-    given = check_mapping(
+    mapping = check_mapping(
         "mapping", {} if mapping is None else mapping, labels, f"adata.obs[{key!r}]"
     )
-    of_given = {
-        label: Match(None if term == NO_TERM else term, "given")
-        for label, term in given.items()
-    }
-    found = [of_given.get(label) or match_label(label) for label in labels]
-    terms = [match.term or NO_TERM for match in found]
+    matches = []
+    for label in labels:
+        if label in mapping:
+            term = None if mapping[label] == NO_TERM else mapping[label]
+            matches.append(Match(term, "given"))
+        else:
+            matches.append(match_label(label))
+    terms = [match.term or NO_TERM for match in matches]
     names = read_ontology().names
     table = pd.DataFrame(
         {
             "label": labels,
             "ontology_term_id": terms,
             "ontology_label": [names.get(term, NO_TERM) for term in terms],
-            "match": [match.how for match in found],
+            "match": [match.how for match in matches],
             "candidates": [
-                [f"{t} {names[t]}" for t in match.candidates] for match in found
+                [f"{term} {names[term]}" for term in match.candidates]
+                for match in matches
             ],
         }
     )
     column = f"{key}{TERM_SUFFIX}" if key_added is None else key_added
     # Cells without a label have the code -1, and with it the last term.
-    of_cell = np.array([*terms, NO_TERM], dtype=object)[groups.codes]
-    adata.obs[column] = pd.Categorical(
-        of_cell, categories=list(dict.fromkeys(sorted(set(of_cell))))
-    )
+    term_of_cell = np.array([*terms, NO_TERM], dtype=object)[groups.codes]
+    adata.obs[column] = pd.Categorical(term_of_cell)
     _report(table, key, column)
     return table
 
 
 def _report(table: pd.DataFrame, key: str, column: str) -> None:
-    without = table.loc[table["match"] == "none", "label"].tolist()
-    if len(without) == len(table):
+    unmatched = table.loc[table["match"] == "none", "label"].tolist()
+    if len(unmatched) == len(table):
         warn_user(
-            f"no label of adata.obs[{key!r}] ({list_names(without, 3)}) is a name or an exact synonym in the Cell "
-            "Ontology: choose among the candidates in the returned table, and pass mapping={label: identifier}."
+            f"no label of adata.obs[{key!r}] ({list_names(unmatched, 3)}) is a name or an "
+            "exact synonym in the Cell Ontology: choose among the candidates in the "
+            "returned table, and pass mapping={label: identifier}."
         )
         return
-    rest = f"; candidates are listed for {list_names(without)}" if without else ""
-    n_found = len(table) - len(without)
-    logger.info(
-        f"map_labels: wrote .obs[{column!r}]; {n_found} of {len(table)} labels have a term{rest}"
+    message = (
+        f"map_labels: wrote .obs[{column!r}]; {len(table) - len(unmatched)} of "
+        f"{len(table)} labels have a term"
     )
+    if unmatched:
+        message += f"; candidates are listed for {list_names(unmatched)}"
+    logger.info(message)
