@@ -37,6 +37,7 @@ from tosica.linear._classifier import (
     split_among_tokens,
     subsample_by_label,
 )
+from tosica.linear._interactions import Interaction, strongest_interaction
 from tosica.linear._label_errors import find_label_errors
 from tosica.linear._logistic import RegressionConfig, fit_regressions
 from tosica.linear._new_labels import (
