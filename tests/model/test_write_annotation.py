@@ -216,7 +216,7 @@ def test_backed_query_that_would_have_to_be_copied(
 # --------------------------------------------------------------------------- on disk
 
 
-@pytest.mark.parametrize("what", ["head.weight", "linear.weight"])
+@pytest.mark.parametrize("what", ["head.weight", "linear.weights"])
 def test_spoilt_weights_give_no_label(toy, toy_query, train, what):
     """The largest of numbers that are none would be the first."""
     model = train(toy)

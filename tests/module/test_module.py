@@ -326,7 +326,7 @@ def with_branch(net: Net = ORDINARY) -> TOSICAModule:
     module = make(net, linear=True)
     rng = np.random.default_rng(net.seed)
     branch = module.linear
-    branch.weight.copy_(torch.from_numpy(rng.normal(size=branch.weight.shape)))
+    branch.weights.copy_(torch.from_numpy(rng.normal(size=branch.weights.shape)))
     branch.bias.copy_(torch.from_numpy(rng.normal(size=N_LABELS)))
     branch.clip_max.copy_(torch.from_numpy(rng.uniform(0.5, 2, net.n_genes)))
     branch.mean.copy_(torch.from_numpy(rng.random(net.n_genes)))
@@ -380,6 +380,18 @@ def test_the_network_learns_as_if_there_were_no_branch() -> None:
     with torch.no_grad():
         seen = module.eval()(tensors)[1]["logits"]
     torch.testing.assert_close(seen, module.annotate(cells(ORDINARY)).logits)
+
+
+def test_weights_of_pairs_in_older_models_are_summed():
+    module = with_branch()
+    state = module.state_dict()
+    genes = module.embedding.genes
+    state["linear.weight"] = torch.rand(N_LABELS, len(genes)).double()
+    expected = torch.zeros_like(state.pop("linear.weights"))
+    for pair, gene in enumerate(genes):
+        expected[:, gene] += state["linear.weight"][:, pair]
+    module.load_state_dict(state)
+    torch.testing.assert_close(module.linear.weights, expected)
 
 
 # ------------------------------------------------------------------ tokens that mix gene sets

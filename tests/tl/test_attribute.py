@@ -32,12 +32,7 @@ def _by_hand(model, query, codes, n_steps=EXACT):
     """What each gene adds in each cell: a sum over points, cell by cell, and a table of weights."""
     module, batch = model.module, _batch(model, query)
     start = module.baseline
-    weights = (
-        model.get_linear_weights()
-        .groupby(level="gene")
-        .sum()
-        .loc[list(model.get_var_names())]
-    )
+    weights = model.get_linear_weights()
     centred = torch.tensor(
         (weights.sub(weights.mean(axis=1), axis=0)).to_numpy(), dtype=torch.float32
     )

@@ -82,18 +82,18 @@ class LabeledRows:
 
 
 class LinearClassifier(NamedTuple):
-    """Parameters of the linear branch, which adds its logits to those of the network.
-
-    ``weights`` are ``(n_labels, n_pairs)``, for pairs of gene and token in the order of a CSC
-    matrix ``(n_genes, n_tokens)``; ``biases`` are ``(n_labels,)``; ``clip_max`` is the largest
-    expression of each gene, ``(n_genes,)``; ``inactive`` are the codes of labels to which no gene
-    set contributes in the group lasso.
-    """
+    """Parameters of the linear branch, which adds its logits to those of the network."""
 
     weights: NDArray[np.float64]
+    """Shape ``(n_labels, n_genes)``."""
     biases: NDArray[np.float64]
+    """Shape ``(n_labels,)``."""
     clip_max: NDArray[np.float64]
+    """Largest expression of each gene, ``(n_genes,)``."""
+    pair_weights: NDArray[np.float64]
+    """Weights of the labels that occur, split by :func:`split_among_tokens`, ``(n_occurring, n_pairs)``."""
     inactive: NDArray[np.integer]
+    """Codes of labels to which no gene set contributes in the group lasso."""
 
 
 class CrossValidated(NamedTuple):
@@ -177,19 +177,29 @@ def fit_classifier(
     -------
     The classifier.
     """
-    present, codes = np.unique(labels, return_inverse=True)
+    occurring, codes = np.unique(labels, return_inverse=True)
     fitted = fit_regressions(x, codes, gene_sets=tokens, slices=slices, config=config)
+    factor = weight / temperature
+    has_token = tokens.getnnz(axis=0) > 0
     mean = (1 - lasso_share) * fitted.ridge + lasso_share * fitted.lasso
-    factor, adjustment = weight / temperature, logit_adjustment(codes) * config.balanced
     pair_weights, is_inactive = split_among_tokens(mean, fitted.relevance, tokens)
-    weights = np.zeros((n_labels, pair_weights.shape[1]))
+    weights = np.zeros((n_labels, x.shape[1]))
+    weights[occurring] = factor * _center(mean * has_token)
     # Labels without cells: a logit that no other one is below.
     biases = np.full(n_labels, -100 * factor)
-    added = factor * pair_weights, factor * adjustment
-    # Softmax does not depend on what is the same for all labels.
-    weights[present], biases[present] = (values - values.mean(0) for values in added)
-    clip_max = x.max(0).toarray().ravel().astype(np.float64)
-    return LinearClassifier(weights, biases, clip_max, present[is_inactive])
+    biases[occurring] = factor * _center(logit_adjustment(codes) * config.balanced)
+    return LinearClassifier(
+        weights,
+        biases,
+        x.max(0).toarray().ravel().astype(np.float64),
+        factor * _center(pair_weights),
+        occurring[is_inactive],
+    )
+
+
+def _center(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Subtract the mean of all labels, which softmax does not depend on."""
+    return values - values.mean(0)
 
 
 def split_among_tokens(

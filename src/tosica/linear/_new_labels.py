@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from scipy.special import logsumexp
 from scipy.stats import kurtosis, skew
 
-from tosica.linear._classifier import cross_fit, split_among_tokens
+from tosica.linear._classifier import cross_fit
 from tosica.linear._logistic import fit_regressions
 from tosica.linear._novelty import TINY, distances_over_genes, gene_weights
 
@@ -29,7 +29,7 @@ class LabeledCells(NamedTuple):
 
 
 class NewLabels(NamedTuple):
-    """Weights of pairs of gene and token, ``(n_new, n_pairs)``, and biases, ``(n_new,)``.
+    """Weights of genes, ``(n_new, n_genes)``, and biases, ``(n_new,)``.
 
     They give logits on the scale of the model's logits over its temperature. ``recall`` is the share of each label's
     cells that get the label from a fit without them, ``(n_new,)``; 0 for a single cell.
@@ -105,9 +105,7 @@ def fit_new_labels(
         None if shifts is None else np.hstack([shifts, np.zeros((len(shifts), 1))])
     )
 
-    def fit(
-        of_new: NDArray[np.bool_],
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def fit(of_new: NDArray[np.bool_]) -> NDArray[np.float64]:
         kept = np.append(np.ones(x.shape[0] - len(of_new), dtype=bool), of_new)
         fitted = fit_regressions(
             with_bias[kept],
@@ -117,18 +115,16 @@ def fit_new_labels(
             fitted=np.arange(n_known, n_known + n_new),
             offset=-logsumexp(of_old[kept], axis=1)[:, None],
         )
-        return (
-            1 - lasso_share
-        ) * fitted.ridge + lasso_share * fitted.lasso, fitted.relevance[:, :-1]
+        return (1 - lasso_share) * fitted.ridge + lasso_share * fitted.lasso
 
     found = np.zeros(len(new.labels), dtype=bool)
-    for fold, (weights, _) in cross_fit(new.labels, fit):
+    for fold, weights in cross_fit(new.labels, fit):
         own, others = (values[-len(fold) :][fold] for values in (with_bias, of_old))
         found[fold] = np.hstack([own @ weights.T, others]).argmax(1) == new.labels[fold]
-    weights, relevance = fit(np.ones(len(new.labels), dtype=bool))
+    weights = fit(np.ones(len(new.labels), dtype=bool))
     recall = np.bincount(new.labels, found) / np.bincount(new.labels)
     return NewLabels(
-        split_among_tokens(weights[:, :-1], relevance, tokens)[0],
+        weights[:, :-1] * (tokens.getnnz(axis=0) > 0),
         weights[:, -1],
         recall,
     )

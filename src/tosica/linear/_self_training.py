@@ -121,27 +121,11 @@ def self_train(
             tokens,
             **chosen._asdict(),
         )
-        logits = (1 - weight) * log_probabilities + weight * _score(
-            classifier, x, tokens
-        )
+        scores = x @ classifier.weights.T + classifier.biases
+        logits = (1 - weight) * log_probabilities + weight * log_softmax(scores, axis=1)
     return SelfTrained(
         classifier, logits, teachers, labels[teachers], replayed, replayed_labels
     )
-
-
-def _score(
-    classifier: LinearClassifier, x: sp.csr_matrix, tokens: sp.csr_matrix
-) -> NDArray[np.float64]:
-    """Logarithms of a classifier's probabilities, ``(n_cells, n_labels)``."""
-    n_genes = tokens.shape[1]
-    pairs = sp.csr_matrix(tokens)
-    to_gene = sp.csr_matrix(
-        (np.ones(pairs.nnz), (np.arange(pairs.nnz), pairs.indices)),
-        shape=(pairs.nnz, n_genes),
-    )
-    weights = (to_gene.T @ classifier.weights.T).T
-    scores: NDArray[np.float64] = log_softmax(x @ weights.T + classifier.biases, axis=1)
-    return scores
 
 
 def nearest_cells(

@@ -656,7 +656,7 @@ class NewLabels:
         )
         temperature = float(self._module.temperature)
         for target, values in (
-            (self._linear.weight, fitted.weights),
+            (self._linear.weights, fitted.weights),
             (self._linear.bias, fitted.biases),
         ):
             target[n_before:] = torch.from_numpy(temperature * values).to(target)

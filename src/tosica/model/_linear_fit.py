@@ -130,15 +130,14 @@ class LinearFit:
             return
         fitted, *by_modality = self._fitted
         biases = self.weight * torch.from_numpy(fitted.biases) + self.adjustment
-        branch.weight.copy_(self.weight * torch.from_numpy(fitted.weights))
+        branch.weights.copy_(self.weight * torch.from_numpy(fitted.weights))
         branch.bias.copy_(biases)
         branch.clip_max.copy_(torch.from_numpy(fitted.clip_max))
         if by_modality:
-            # Pairs are in the order of the tokens, and tokens in that of the modalities.
             weights = np.concatenate([fit.weights for fit in by_modality], axis=1)
             biases = torch.from_numpy(np.stack([fit.biases for fit in by_modality], 1))
             biases = self.weight * biases + self.adjustment[:, None]
-            branch.weight_alone.copy_(self.weight * torch.from_numpy(weights))
+            branch.weights_alone.copy_(self.weight * torch.from_numpy(weights))
             branch.bias_alone.copy_(biases)
 
     def init_tokens(self) -> None:
@@ -147,9 +146,8 @@ class LinearFit:
         rows = self.rows[self.data.train_idx]
         expression = rows.subsample(_N_START_CELLS).expression().toarray()
         x = torch.from_numpy(expression).float()
-        weights = self._fitted[0].weights[np.unique(rows.labels)]
         self.module.embedding.init_from_linear(
-            torch.from_numpy(weights).float().to(device),
+            torch.from_numpy(self._fitted[0].pair_weights).float().to(device),
             x.to(device),
             x.mean(0).to(device),
         )

@@ -283,7 +283,7 @@ class SelfTrainingMixin(SetupMixin):
         statistics, linear = self.training_.novelty_statistics, self.module.linear
         assert statistics is not None
         assert linear is not None
-        if not linear.weight.any():
+        if not linear.weights.any():
             return (
                 0.0,
                 "its linear branch labels nothing: held-out cells are labelled better by the network alone",
@@ -347,7 +347,7 @@ def _write_branch(
     assert linear is not None
     fitted = found.classifier
     for tensor, values in (
-        (linear.weight, fitted.weights),
+        (linear.weights, fitted.weights),
         (linear.bias, fitted.biases),
     ):
         before = tensor / module.temperature

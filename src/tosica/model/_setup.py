@@ -552,17 +552,16 @@ class SetupMixin(BaseModelClass):
         return pd.DataFrame(table, index=tokens.var_names, columns=names)
 
     def get_linear_weights(self) -> pd.DataFrame:
-        """Get what each gene adds to the logit of each label through each token of it.
+        """Get how much each gene adds to the logit of each label.
 
         These are the weights of the logistic regressions, divided by their temperature and
         multiplied by the weight of the linear branch relative to the network, minus the mean of all
-        labels. The weight of a gene is the sum over its tokens.
+        labels.
 
         Returns
         -------
-        Table with one row a pair of token and gene, indexed by ``gene_set`` and ``gene``, and one
-        column a label, float32: the change of a label's logit for each unit of log-normalised
-        expression.
+        Table ``(n_genes, n_labels)``, float32: the change of a label's logit for each unit of
+        log-normalised expression.
 
         Raises
         ------
@@ -574,13 +573,10 @@ class SetupMixin(BaseModelClass):
             raise ValueError(
                 "The model has no linear branch: it is one of the original code or of linear=False."
             )
-        tokens = self.tokens
-        sets = np.repeat(np.array(tokens.names, dtype=object), np.diff(tokens.indptr))
-        index = pd.MultiIndex.from_arrays(
-            [sets, tokens.var_names[tokens.genes]], names=["gene_set", "gene"]
-        )
         return pd.DataFrame(
-            linear.weight.T.cpu().numpy(), index=index, columns=self.labels
+            linear.weights.T.cpu().numpy(),
+            index=self.tokens.var_names,
+            columns=self.labels,
         )
 
     @validate_params()

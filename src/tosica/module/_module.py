@@ -1,4 +1,4 @@
-"""The whole network as a scvi-tools module, and what it is given: tensors, genes, tokens."""
+"""The whole network as a scvi-tools module, and its inputs: tensors, genes, tokens."""
 
 from __future__ import annotations
 
@@ -85,12 +85,13 @@ class TokenLayout:
         -------
         Shape ``(n_pairs,)``, float32.
         """
-        pairs_of = np.repeat(self.modality, np.diff(self.indptr))
-        parts = [
-            np.full((pairs_of == i).sum(), np.nan) if part is None else np.asarray(part)
-            for i, part in enumerate(values)
-        ]
-        joined = np.concatenate(parts).astype(np.float32)
+        modality_of_pair = np.repeat(self.modality, np.diff(self.indptr))
+        columns = []
+        for modality, of_modality in enumerate(values):
+            if of_modality is None:
+                of_modality = np.full((modality_of_pair == modality).sum(), np.nan)
+            columns.append(of_modality)
+        joined = np.concatenate(columns).astype(np.float32)
         return joined if self.pair_order is None else joined[self.pair_order]
 
 
@@ -107,34 +108,32 @@ class Annotation(NamedTuple):
 
 
 class LinearBranch(nn.Module):
-    r"""Score labels by a sum over gene sets, each a sum over its genes.
+    r"""Score labels by a sum over genes.
 
-    .. math:: s_{ck} = b_k + \sum_p \sum_{g \in p} v_{kpg} \, \hat x_{cg}
+    .. math:: s_{ck} = b_k + \sum_g v_{kg} \, \hat x_{cg}
 
-    The weights are fitted outside of the network (:mod:`tosica.linear`), so they
-    are buffers and no parameters. :math:`\hat x` is expression that is clipped at each gene's
-    largest value in the reference, and in which genes that a query lacks are imputed by their
-    conditional mean given the measured genes (:meth:`expression`). Cells that were measured in one
-    modality of several have the mean of this sum and that of weights fitted to the modality alone. On
-    CITE-seq the first is better for antibodies, the second for RNA, and the mean nearly the best of both.
+    The weights are fitted outside of the network (:mod:`tosica.linear`), so they are
+    buffers and no parameters. :math:`\hat x` is expression that is clipped at each gene's
+    largest value in the reference, and in which genes that a query lacks are imputed by
+    their conditional mean given the measured genes (:meth:`expression`). Cells that were
+    measured in one modality of several have the mean of this sum and that of weights fitted
+    to the modality alone. On CITE-seq the first is better for antibodies, the second for
+    RNA, and the mean nearly the best of both.
 
     Parameters
     ----------
-    genes
-        Shape ``(n_pairs,)``. Gene of each pair of gene and token, as in
-        :class:`~tosica.module._embedding.MaskedEmbedding`.
     slices
         Genes of each modality.
     n_labels
         Number of labels.
     """
 
-    weight: Tensor
-    """Shape ``(n_labels, n_pairs)``."""
+    weights: Tensor
+    """Shape ``(n_labels, n_genes)``."""
     bias: Tensor
     """Shape ``(n_labels,)``."""
-    weight_alone: Tensor
-    """Weights of each modality alone, ``(n_labels, n_pairs)``; with several modalities only."""
+    weights_alone: Tensor
+    """Weights of each modality alone, ``(n_labels, n_genes)``; with several modalities only."""
     bias_alone: Tensor
     """Shape ``(n_labels, n_modalities)``."""
     clip_max: Tensor
@@ -143,19 +142,15 @@ class LinearBranch(nn.Module):
     """Mean expression of each gene in the reference, ``(n_genes,)``."""
     loadings: Tensor
     """Loadings of a probabilistic PCA of the reference, ``(n_genes, n_components)``."""
-    genes: Tensor
 
-    def __init__(
-        self, genes: Tensor, slices: Sequence[ModalitySlice], n_labels: int
-    ) -> None:
+    def __init__(self, slices: Sequence[ModalitySlice], n_labels: int) -> None:
         super().__init__()
-        self._slices, n_genes = slices, slices[-1].stop
-        # Not saved: the pairs come with the model's registry.
-        self.register_buffer("genes", genes.clone(), persistent=False)
-        self.register_buffer("weight", torch.zeros(n_labels, len(genes)))
+        self._slices = slices
+        n_genes = slices[-1].stop
+        self.register_buffer("weights", torch.zeros(n_labels, n_genes))
         self.register_buffer("bias", torch.zeros(n_labels))
         if len(slices) > 1:
-            self.register_buffer("weight_alone", torch.zeros(n_labels, len(genes)))
+            self.register_buffer("weights_alone", torch.zeros(n_labels, n_genes))
             self.register_buffer("bias_alone", torch.zeros(n_labels, len(slices)))
         self.register_buffer("clip_max", torch.full((n_genes,), torch.inf))
         self.register_buffer("mean", torch.zeros(n_genes))
@@ -171,28 +166,21 @@ class LinearBranch(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def weights_of(self, measured: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Sum over the tokens that hold each gene, ``(n_labels, n_genes)``, and biases.
-
-        ``measured`` is that of :meth:`expression`.
-        """
-        has = []
-        if measured is not None and len(self._slices) > 1:
-            has = [
-                i
-                for i, (start, stop, _) in enumerate(self._slices)
-                if bool(measured[start:stop].any())
-            ]
-        summed = self._sum_over_tokens(self.weight)
-        if len(has) != 1:
-            return summed, self.bias
-        inside = slice(self._slices[has[0]].start, self._slices[has[0]].stop)
-        summed[:, inside] += self._sum_over_tokens(self.weight_alone)[:, inside]
-        return summed / 2, (self.bias + self.bias_alone[:, has[0]]) / 2
-
-    def _sum_over_tokens(self, weight: Tensor) -> Tensor:
-        return weight.new_zeros(len(weight), len(self.mean)).index_add_(
-            1, self.genes, weight
-        )
+        """Weights ``(n_labels, n_genes)`` and biases for ``measured``, as in :meth:`expression`."""
+        if measured is None or len(self._slices) == 1:
+            return self.weights, self.bias
+        modalities = [
+            modality
+            for modality, genes in enumerate(self._slices)
+            if bool(measured[genes.start : genes.stop].any())
+        ]
+        if len(modalities) != 1:
+            return self.weights, self.bias
+        (modality,) = modalities
+        genes = slice(self._slices[modality].start, self._slices[modality].stop)
+        weights = self.weights.clone()
+        weights[:, genes] += self.weights_alone[:, genes]
+        return weights / 2, (self.bias + self.bias_alone[:, modality]) / 2
 
     def forward(self, x: Tensor, measured: Tensor | None = None) -> Tensor:
         """Logits, shape ``(n_cells, n_labels)``; parameters as in :meth:`expression`."""
@@ -231,13 +219,11 @@ class LinearBranch(nn.Module):
             return x
         # torch.linalg.solve does not support half precision.
         with torch.autocast(x.device.type, enabled=False):
-            known = self.loadings[measured]
-            inner = known.T @ known + torch.eye(known.shape[1], device=known.device).to(
-                known
-            )
-            scores = torch.linalg.solve(
-                inner, known.T @ (x - self.mean)[:, measured].T
-            ).T
+            loadings = self.loadings[measured]
+            identity = torch.eye(loadings.shape[1], device=x.device).to(loadings)
+            covariance = loadings.T @ loadings + identity
+            projected = loadings.T @ (x - self.mean)[:, measured].T
+            scores = torch.linalg.solve(covariance, projected).T
             expected = self.mean + scores @ self.loadings.T
         return torch.where(measured, x, expected)
 
@@ -305,25 +291,37 @@ class TOSICAModule(BaseModuleClass):
         self.register_buffer("temperature", torch.ones(shape))
         # Mean of the labels' mean cells, which contributions are compared with; zero until it is known.
         self.register_buffer("baseline", torch.zeros(n_genes))
-        self.linear = (
-            LinearBranch(self.embedding.genes, self.slices, n_labels)
-            if linear
-            else None
-        )
-        # Not saved: which tokens there are comes with the model's registry.
-        owner = torch.as_tensor(tokens.modality, dtype=torch.int64)
-        self.register_buffer("token_modality", owner, persistent=False)
+        self.linear = LinearBranch(self.slices, n_labels) if linear else None
+        # The tokens are saved in the registry.
+        token_modality = torch.as_tensor(tokens.modality, dtype=torch.int64)
+        self.register_buffer("token_modality", token_modality, persistent=False)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        # Earlier versions saved a weight for each pair of gene and gene set.
+        for pair_name, name in (
+            ("linear.weight", "linear.weights"),
+            ("linear.weight_alone", "linear.weights_alone"),
+        ):
+            pairs = state_dict.pop(f"{prefix}{pair_name}", None)
+            if pairs is not None:
+                # They may be of half precision.
+                pairs = pairs.to(self.baseline)
+                weights = pairs.new_zeros(len(pairs), len(self.baseline))
+                state_dict[f"{prefix}{name}"] = weights.index_add(
+                    1, self.embedding.genes, pairs
+                )
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def find_not_finite(self) -> str | None:
         """Name of the first tensor with a value that is not finite, if there is any."""
         for name, tensor in self.state_dict().items():
-            # Before training, expression is not clipped.
-            wrong = (
-                tensor.isnan() | tensor.isneginf()
-                if name == "linear.clip_max"
-                else ~tensor.isfinite()
-            )
-            if wrong.any():
+            is_finite = tensor.isfinite()
+            if name == "linear.clip_max":
+                # Before training, expression is not clipped.
+                is_finite |= tensor.isposinf()
+            if not is_finite.all():
                 return name
         return None
 
@@ -352,10 +350,9 @@ class TOSICAModule(BaseModuleClass):
             :meth:`LinearBranch.expression`. By default it has all genes of ``modalities``.
         """
         x = self.clip(x)
-        latent, rows = self._latent(x, 1.0, modalities, rollout=attention)
-        return Annotation(
-            latent, self.generative(latent, x, measured, modalities)["logits"], rows
-        )
+        latent, rollout = self._latent(x, 1.0, modalities, rollout=attention)
+        logits = self.generative(latent, x, measured, modalities)["logits"]
+        return Annotation(latent, logits, rollout)
 
     def clip(self, x: Tensor) -> Tensor:
         """Clip each gene's expression at its largest value in the reference.
@@ -392,8 +389,8 @@ class TOSICAModule(BaseModuleClass):
     def _all_choices(self, x: Tensor, keep: float, dropout: float) -> dict[str, Tensor]:
         """Encode every cell with every choice of modalities, and weight each choice.
 
-        This is the expectation over a random choice. The class token of each modality is computed
-        once, and their means cost next to nothing.
+        This is the expectation over a random choice. The class token of each modality is
+        computed once, and their means cost next to nothing.
         """
         latents = torch.stack(
             [self._latent(x, keep, (i,))[0] for i in range(len(self.slices))]
@@ -417,28 +414,29 @@ class TOSICAModule(BaseModuleClass):
         *,
         rollout: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Mean of the class tokens of some modalities, and with ``rollout`` the attention to their tokens."""
-        chosen = modalities or self.modality_choices[-1]
+        """Mean of the modalities' class tokens, and with ``rollout`` the attention to their tokens."""
+        if len(self.slices) == 1:
+            return self.encoder(self.embedding(x, keep), rollout=rollout)
+        modalities = modalities or self.modality_choices[-1]
         latents: list[Tensor] = []
-        rows: list[Any] = []
-        for i in chosen:
-            tokens = self.embedding(
-                x, keep, self.token_modality == i if len(self.slices) > 1 else None
-            )
-            latent, row = self.encoder(tokens, rollout=rollout)
+        rollouts: list[Any] = []
+        for modality in modalities:
+            tokens = self.embedding(x, keep, self.token_modality == modality)
+            latent, attention = self.encoder(tokens, rollout=rollout)
             latents.append(latent)
-            rows.append(row)
-        if len(chosen) == 1:
-            return latents[0], rows[0]
+            rollouts.append(attention)
+        if len(modalities) == 1:
+            return latents[0], rollouts[0]
         latent = torch.stack(latents).mean(0)
         if not rollout:
             return latent, None
-        owner = self.token_modality[
-            torch.isin(self.token_modality, self.token_modality.new_tensor(chosen))
-        ]
-        joined = rows[0].new_empty(len(x), len(owner))
-        for i, row in zip(chosen, rows, strict=True):
-            joined[:, owner == i] = row / len(rows)
+        is_measured = torch.isin(
+            self.token_modality, self.token_modality.new_tensor(modalities)
+        )
+        token_modality = self.token_modality[is_measured]
+        joined = rollouts[0].new_empty(len(x), len(token_modality))
+        for modality, attention in zip(modalities, rollouts, strict=True):
+            joined[:, token_modality == modality] = attention / len(modalities)
         return latent, joined
 
     def _get_inference_input(
@@ -500,11 +498,11 @@ class TOSICAModule(BaseModuleClass):
             x = torch.where(is_complete, x, dropout_16_bit(x, gene_dropout))
         if modality_dropout > 0 and len(self.slices) > 1:
             return self._all_choices(x, token_keep, modality_dropout)
-        outputs = {"latent": self._latent(x, token_keep, modalities)[0]}
-        # The network is trained without the linear branch.
-        return (
-            outputs if self.training else outputs | {"x": x, "modalities": modalities}
-        )
+        latent, _ = self._latent(x, token_keep, modalities)
+        if self.training:
+            # The network is trained without the linear branch.
+            return {"latent": latent}
+        return {"latent": latent, "x": x, "modalities": modalities}
 
     @auto_move_data
     def generative(
@@ -521,10 +519,12 @@ class TOSICAModule(BaseModuleClass):
         logits = self.head(latent)
         if x is None or self.linear is None:
             return {"logits": logits}
-        if measured is None and len(modalities or self.slices) < len(self.slices):
+        modalities = modalities or self.modality_choices[-1]
+        if measured is None and len(modalities) < len(self.slices):
             measured = torch.zeros_like(self.baseline, dtype=torch.bool)
-            for i in modalities or ():
-                measured[self.slices[i].start : self.slices[i].stop] = True
+            for modality in modalities:
+                genes = self.slices[modality]
+                measured[genes.start : genes.stop] = True
         return {"logits": logits + self.linear(x, measured)}
 
     def loss(
@@ -542,23 +542,19 @@ class TOSICAModule(BaseModuleClass):
         """
         logits = generative_outputs["logits"]
         n_labels = logits.shape[1]
-        shares = (
-            logits.new_full((n_labels,), 1 / n_labels)
-            if label_shares is None
-            else label_shares
-        )
+        if label_shares is None:
+            label_shares = logits.new_full((n_labels,), 1 / n_labels)
         label = tensors[REGISTRY_KEYS.LABELS_KEY].long().reshape(-1)
         label = label.repeat(len(logits) // max(len(label), 1))
-        log_probability = (logits + shares.log()).log_softmax(1)
+        log_probability = (logits + label_shares.log()).log_softmax(1)
         # Cells without a label have the code behind the last label.
-        of_label = F.nll_loss(
+        label_loss = F.nll_loss(
             log_probability, label, reduction="none", ignore_index=n_labels
         )
-        each = (1 - label_smoothing) * of_label - label_smoothing * (
-            log_probability * shares
-        ).sum(1)
-        weight = inference_outputs.get("weight", (label < n_labels).to(each))
-        loss = (each * weight).sum() / weight.sum()
+        mean_loss = -(log_probability * label_shares).sum(1)
+        cell_loss = (1 - label_smoothing) * label_loss + label_smoothing * mean_loss
+        weight = inference_outputs.get("weight", (label < n_labels).to(cell_loss))
+        loss = (cell_loss * weight).sum() / weight.sum()
         return LossOutput(
             loss=loss,
             classification_loss=loss,
@@ -580,5 +576,5 @@ def dropout_16_bit(x: Tensor, share: float) -> Tensor:
     # From the lowest integer on: the sign must be as random as any other bit.
     bits = torch.empty(n_draws, dtype=torch.int64).random_(-(2**63), None)
     levels = bits.view(torch.int16)[: x.numel()].view_as(x)
-    kept = levels >= round(share * 2**16) - 2**15
-    return x / (1 - share) * kept
+    is_kept = levels >= round(share * 2**16) - 2**15
+    return x / (1 - share) * is_kept
