@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import anndata as ad
 import numpy as np
 import pandas as pd
+import scipy.sparse as sp
 import scvi
 import torch
 from sklearn.calibration import CalibratedClassifierCV
@@ -172,11 +173,12 @@ def _classified(
 
 def run_literal(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
     """The network and defaults of the authors' code."""
-    tosica.pp.build_mask(reference, max_gene_sets=300, n_unannotated=1)
+    tosica.pp.build_mask(reference, max_gene_sets=300)
+    # Their last token has every gene.
+    every_gene = sp.csr_matrix(np.ones((reference.n_vars, 1), dtype=bool))
+    mask = sp.hstack([reference.varm["tosica_mask"], every_gene])
     codes = reference.obs[LABEL].cat.codes.to_numpy()
-    model = train_original(
-        reference.X.toarray(), codes, reference.varm["tosica_mask"], seed
-    )
+    model = train_original(reference.X.toarray(), codes, mask, seed)
     found = probabilities(model, query.X.toarray())
     labels = reference.obs[LABEL].cat.categories
     return pd.DataFrame(found, index=query.obs_names, columns=labels)

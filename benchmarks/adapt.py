@@ -206,11 +206,20 @@ PAIRS: dict[str, Pair] = {
 }
 
 
+def random_gene_sets(reference: AnnData) -> dict[str, list[str]]:
+    """Draw 300 gene sets, for species whose genes no collection has."""
+    rng = np.random.default_rng(0)
+    is_member = rng.random((300, reference.n_vars)) < 0.015
+    names = reference.var_names.to_numpy()
+    return {f"random_{i}": list(names[row]) for i, row in enumerate(is_member)}
+
+
 def trained(
     reference: AnnData, seed: int, *, has_gene_sets: bool = True
 ) -> tosica.TOSICA:
     """Train a model with all defaults."""
-    tosica.pp.build_mask(reference, "gobp" if has_gene_sets else None)
+    gene_sets = "gobp" if has_gene_sets else random_gene_sets(reference)
+    tosica.pp.build_mask(reference, gene_sets)
     tosica.TOSICA.setup_anndata(reference, labels_key=LABEL)
     scvi.settings.seed = seed
     model = tosica.TOSICA(reference)

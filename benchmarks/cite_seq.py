@@ -63,7 +63,6 @@ def one_run(mdata: md.MuData, *, split: int, seed: int, **settings: Any) -> dict
     tosica.pp.build_mask(
         reference,
         max_gene_sets=settings["max_gene_sets"],
-        n_unannotated=settings["n_unannotated"],
         max_jaccard=1,
         identifiers="exact",
     )
@@ -256,7 +255,6 @@ def main(arguments: list[str] | None = None) -> None:
         "labels_key": given.labels_key,
         "min_share": given.min_share,
         "max_gene_sets": given.max_gene_sets,
-        "n_unannotated": 0,
         "max_epochs": given.max_epochs,
         "batch_size": given.batch_size,
         "markers": marker_labels(mdata, truth),

@@ -116,9 +116,7 @@ def train(
             kept = {
                 name: sets[name] for name in reference.uns["tosica_mask"]["gene_sets"]
             }
-            tosica.pp.build_mask(
-                reference, kept | markers, identifiers="map", max_jaccard=1
-            )
+            tosica.pp.build_mask(reference, kept | markers, max_jaccard=1)
         tosica.TOSICA.setup_anndata(reference, labels_key=LABEL)
         torch.set_num_threads(1)
         scvi.settings.seed = seed

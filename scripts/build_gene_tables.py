@@ -36,7 +36,7 @@ import pandas as pd
 from build_human_gobp import query
 
 from tosica._files import replace_file
-from tosica.gs._collections import compress
+from tosica.gs._gmt import compress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

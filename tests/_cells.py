@@ -102,6 +102,17 @@ def make_toy(n_obs: int = 90, *, seed: int = 0, n_genes: int = 30) -> AnnData:
     return adata
 
 
+def add_full_tokens(adata: AnnData, n: int, key: str = "tosica_mask") -> None:
+    """Add columns with every gene to a mask, as models of the original code have them."""
+    mask = adata.varm[key]
+    full = sp.csr_matrix(np.ones((adata.n_vars, n), dtype=bool))
+    adata.varm[key] = sp.hstack([mask, full], format="csr")
+    names = [f"unannotated_{i + 1}" for i in range(n)]
+    uns = adata.uns[key]
+    uns["gene_sets"] = np.array([*uns["gene_sets"], *names], dtype=object)
+    uns["n_unannotated"] = n
+
+
 def train_toy(
     adata: AnnData,
     *,

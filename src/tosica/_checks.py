@@ -293,7 +293,7 @@ _OF_ANNOTATION = _REQUIRED | _OPTIONAL
 _CHECKED_LATER = {
     "Any",
     "Any | str | os.PathLike[str]",
-    "GeneSetsLike | None",
+    "GeneSetsLike",
     "Mapping[str, str] | None",
     "MuData",
     "Sequence[int] | slice | None",

@@ -402,7 +402,7 @@ def test_a_model_of_any_scale_annotates_queries_of_any_scale(train):
 
     adata = cells(made["log2"])
     sets = {f"s{i}": list(GENES[15 * i : 15 * i + 15]) for i in range(4)}
-    tosica.pp.build_mask(adata, sets, select="variable", max_gene_sets=3)
+    tosica.pp.build_mask(adata, sets, max_gene_sets=3)
     model = train(adata, max_epochs=10)
     expected = model.predict(cells(made["log2"]), soft=True)
     for x in made.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scanpy as sc
+from _cells import add_full_tokens
 from anndata import AnnData
 from get.annotated_pbmc import N_GENE_SETS, annotated_pbmc
 
@@ -148,7 +149,8 @@ def test_coverage():
 
 
 def test_masks_that_are_none():
-    adata = masked(n_unannotated=1)
+    adata = masked()
+    add_full_tokens(adata, 1)
     names = adata.uns["tosica_mask"]["gene_sets"]
     adata.uns["tosica_mask"]["gene_sets"] = names[1:]
     with pytest.raises(ValueError, match="do not hold the same gene sets, or none"):

@@ -8,7 +8,15 @@ import pandas as pd
 import pytest
 import scvi
 import torch
-from _cells import GENES, PROTEINS, TOY_SETS, make_cite, make_toy, train_cite
+from _cells import (
+    GENES,
+    PROTEINS,
+    TOY_SETS,
+    add_full_tokens,
+    make_cite,
+    make_toy,
+    train_cite,
+)
 from anndata import AnnData
 
 import tosica
@@ -282,7 +290,8 @@ def test_a_missing_modality_has_no_column(model, query):
 
 
 def test_attention_is_a_share(mdata, query):
-    tosica.pp.build_mask(mdata, TOY_SETS, n_unannotated=1)
+    tosica.pp.build_mask(mdata, TOY_SETS)
+    add_full_tokens(mdata["rna"], 1)
     model = train_cite(mdata, max_epochs=1)
     # Where a token has every gene, no module is needed.
     assert not any("module" in name for name in model.gene_sets)

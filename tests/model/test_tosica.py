@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 import torch
-from _cells import TOY_SETS
+from _cells import TOY_SETS, add_full_tokens
 from _strategies import matrices
 from anndata import AnnData
 from hypothesis import HealthCheck, given, settings
@@ -87,7 +87,8 @@ def test_infer_computes_what_is_wanted(toy_model, toy_query):
 
 def test_attention_with_unannotated_tokens(toy, toy_query, train):
     sets = dict.fromkeys(("one", "other"), toy.var_names[:9])
-    pp.build_mask(toy, sets, n_unannotated=2)
+    pp.build_mask(toy, sets)
+    add_full_tokens(toy, 2)
     model = train(toy, max_epochs=1)
     # Where a token has every gene, no module is needed.
     assert model.gene_sets == ["one", "other"]
@@ -138,7 +139,8 @@ def test_repr_tells_the_facts(toy, pbmc_model):
     assert "width 16, 4 heads, 2 layers" in text
     assert text.endswith("parameters; beside it a linear branch")
     assert f"{sum(p.numel() for p in module.parameters()):,} parameters" in text
-    pp.build_mask(toy, {"s": toy.var_names[:9]}, n_unannotated=2)
+    pp.build_mask(toy, {"s": toy.var_names[:9]})
+    add_full_tokens(toy, 2)
     TOSICA.setup_anndata(toy, labels_key="kind")
     text = repr(TOSICA(toy, embed_dim=8, n_heads=2, n_layers=1, linear=False))
     assert text.startswith("TOSICA model, not trained yet\n")

@@ -50,7 +50,7 @@ def names_of(adata, key=KEY):
     return list(adata.uns[key]["gene_sets"])
 
 
-def naive(genes, gene_sets, min_genes, max_genes, max_gene_sets, n_unannotated):
+def naive(genes, gene_sets, min_genes, max_genes, max_gene_sets):
     """The rules, one after the other, in plain Python."""
     present = {name: set(s).intersection(genes) for name, s in gene_sets.items()}
     fitting = [
@@ -60,12 +60,8 @@ def naive(genes, gene_sets, min_genes, max_genes, max_gene_sets, n_unannotated):
     ]
     largest = sorted(fitting, key=lambda name: -len(present[name]))[:max_gene_sets]
     kept = [name for name in fitting if name in largest]
-    rows = [
-        [gene in present[name] for name in kept] + [True] * n_unannotated
-        for gene in genes
-    ]
-    names = kept + [f"unannotated_{i}" for i in range(1, n_unannotated + 1)]
-    return names, np.array(rows, dtype=bool)
+    rows = [[gene in present[name] for name in kept] for gene in genes]
+    return kept, np.array(rows, dtype=bool)
 
 
 def assert_same(left, right, key=KEY):
@@ -109,14 +105,9 @@ def test_mask_and_what_is_said_about_it():
             "min_genes": 2,
             "max_genes": 300,
             "max_gene_sets": 0,
-            "n_unannotated": 0,
-            "mask_ratio": 0.015,
-            "seed": 0,
-            "select": "largest",
             "max_jaccard": 1.0,
             "identifiers": "auto",
         },
-        "n_unannotated": 0,
         "n_genes": 6,
         "n_genes_covered": 5,
         "coverage": 5 / 6,
@@ -131,7 +122,7 @@ def test_key_added_moves_both_and_an_older_mask_is_replaced():
         adata,
         SETS,
         min_genes=np.int32(2),
-        mask_ratio=np.float32(0.5),
+        max_jaccard=np.float32(0.75),
         key_added="other",
     )
     assert adata.X is None
@@ -150,9 +141,7 @@ def test_key_added_moves_both_and_an_older_mask_is_replaced():
 
 
 set_collections = gene_set_collections(
-    st.text(min_size=1, max_size=4).filter(
-        lambda name: not name.startswith("unannotated")
-    ),
+    st.text(min_size=1, max_size=4),
     st.sampled_from([f"G{i}" for i in range(12)]),
 )
 
@@ -165,20 +154,21 @@ set_collections = gene_set_collections(
     as_table=st.booleans(),
     min_genes=st.integers(1, 3),
     width=st.integers(0, 8),
-    limits=st.fixed_dictionaries(
-        {"max_gene_sets": st.integers(1, 6), "n_unannotated": st.integers(0, 2)}
-    ),
+    max_gene_sets=st.integers(1, 6),
 )
-def test_as_plain_python(gene_sets, n_genes, as_table, min_genes, width, limits):
+def test_as_plain_python(gene_sets, n_genes, as_table, min_genes, width, max_gene_sets):
     genes = [f"G{i}" for i in range(n_genes)]
-    limits = {"min_genes": min_genes, "max_genes": min_genes + width, **limits}
-    n_unannotated = limits["n_unannotated"]
+    limits = {
+        "min_genes": min_genes,
+        "max_genes": min_genes + width,
+        "max_gene_sets": max_gene_sets,
+    }
     names, mask = naive(genes, gene_sets, **limits)
     if as_table:
         pairs = [(name, gene) for name, s in gene_sets.items() for gene in s]
         gene_sets = pd.DataFrame(pairs, columns=["source", "target"])
     adata = data(genes)
-    if len(names) == n_unannotated:
+    if not names:
         with pytest.raises(ValueError, match="gene set"):
             build_mask(adata, gene_sets, **limits)
         assert not adata.varm
@@ -188,10 +178,9 @@ def test_as_plain_python(gene_sets, n_genes, as_table, min_genes, width, limits)
         assert names_of(adata) == names
         np.testing.assert_array_equal(mask_of(adata), mask)
         about = adata.uns[KEY]
-        covered = int(mask[:, : len(names) - n_unannotated].any(1).sum())
+        covered = int(mask.any(1).sum())
         assert (about["n_genes"], about["n_genes_covered"]) == (n_genes, covered)
         assert about["coverage"] == covered / n_genes
-        assert about["n_unannotated"] == n_unannotated
 
 
 # --------------------------------------------------------------------- forms in which sets come
@@ -262,42 +251,6 @@ def test_rows_with_missing_values_are_left_out_and_told(caplog):
     )
 
 
-# ------------------------------------------------------------------------------------ random sets
-
-
-def test_random_sets():
-    adata = data([f"G{i}" for i in range(2000)], n_obs=1)
-    build_mask(adata, None, max_gene_sets=50, mask_ratio=0.03, n_unannotated=2)
-    assert names_of(adata) == [
-        *(f"random_{i}" for i in range(1, 51)),
-        "unannotated_1",
-        "unannotated_2",
-    ]
-    mask = mask_of(adata)
-    # 100 000 draws: five standard deviations are 0.0027.
-    assert mask[:, :50].mean() == pytest.approx(0.03, abs=0.0027)
-    assert mask[:, 50:].all()
-    assert len(np.unique(mask[:, :50], axis=1).T) == 50
-    assert adata.uns[KEY]["source"] == "random"
-    assert adata.uns[KEY]["n_genes_covered"] == mask[:, :50].any(1).sum()
-
-
-def test_random_sets_follow_the_seed_alone_and_are_topped_up():
-    masks = []
-    for global_seed, seed in [(0, 0), (1, 0), (0, 1)]:
-        np.random.seed(global_seed)  # noqa: NPY002
-        state = np.random.get_state()[1].copy()  # noqa: NPY002
-        adata = data([f"G{i}" for i in range(300)], n_obs=1)
-        build_mask(adata, None, seed=seed, mask_ratio=0.001, min_genes=4, max_genes=4)
-        assert (np.random.get_state()[1] == state).all()  # noqa: NPY002
-        masks.append(mask_of(adata))
-    np.testing.assert_array_equal(masks[0], masks[1])
-    assert (masks[0] != masks[2]).any()
-    assert masks[0].sum(0).min() == 4
-    # Topped up with genes from everywhere, not with the first ones.
-    assert masks[0].any(1).mean() > 0.9
-
-
 # --------------------------------------------------------------------------- AnnData as they come
 
 
@@ -341,7 +294,7 @@ def test_gene_sets_for_rna_and_one_token_an_antibody():
     assert_same(mdata["rna"], adata)
     made = mdata["protein"].uns[KEY]
     assert list(made["gene_sets"]) == PROTEINS
-    assert (made["n_unannotated"], made["source"]) == (0, "single features")
+    assert made["source"] == "single features"
     np.testing.assert_array_equal(mask_of(mdata["protein"]), np.eye(3))
     other = mudata(rna="gex", protein="adt")
     build_mask(
@@ -363,20 +316,6 @@ def test_groups_of_antibodies():
     assert KEY not in mdata["protein"].varm
     assert names_of(changed["protein"]) == [*GROUPS]
     np.testing.assert_array_equal(mask_of(changed["protein"]), [[1, 0], [1, 0], [0, 1]])
-
-
-def test_variable_gene_sets_are_those_of_a_layer_of_rna():
-    rng = np.random.default_rng(0)
-    mdata = MuData(
-        {"rna": data([f"G{i}" for i in range(60)], 40), "protein": data(PROTEINS, 40)}
-    )
-    rna = mdata["rna"]
-    rna.layers["counts"] = rng.poisson(2, (40, 60)).astype(np.float32)
-    rna.layers["counts"][:, 50:] *= rng.integers(0, 2, (40, 1)) * 3
-    sets = {"steady": rna.var_names[:30], "varies": rna.var_names[50:]}
-    build_mask(mdata, sets, select="variable", layer="counts", max_gene_sets=1)
-    assert names_of(rna) == ["varies"]
-    assert names_of(mdata["protein"]) == PROTEINS
 
 
 @pytest.mark.parametrize(
@@ -441,9 +380,11 @@ def test_same_mask_as_the_original_implementation(shared):
     listed = {name: genes for name, genes in reactome.items() if len(genes) <= 300}
     adata = ad.io.read_h5ad(shared / "legacy_project" / "query.h5ad")
     adata.uns.clear()
-    build_mask(adata, listed, max_gene_sets=len(pathways) - 1, n_unannotated=1)
-    assert names_of(adata)[:-1] == pathways[:-1]
-    np.testing.assert_array_equal(mask_of(adata), expected)
+    build_mask(adata, listed, max_gene_sets=len(pathways) - 1, identifiers="exact")
+    # Its last column has every gene.
+    assert names_of(adata) == pathways[:-1]
+    np.testing.assert_array_equal(mask_of(adata), expected[:, :-1])
+    assert expected[:, -1].all()
 
 
 # --------------------------------------------------------------------------- wrong input
@@ -485,8 +426,8 @@ LOST = [str(i) for i in range(20)]
             ValueError,
             "max_genes .8. .*min_genes",
         ),
-        (data(), None, {"min_genes": 7}, ValueError, "min_genes=7 .*only 6"),
         # Gene sets of no known form.
+        (data(), None, {}, TypeError, "gene_sets must be .* not None"),
         (data(), [], {}, TypeError, "gene_sets must be"),
         (data(), {"CD3D"}, {}, TypeError, "gene_sets must be"),
         (data(), pd.Series(["CD3D"]), {}, TypeError, "gene_sets must be"),
@@ -505,13 +446,6 @@ LOST = [str(i) for i in range(20)]
         (data(), {"e": [], "T": ["CD3D", 916]}, {}, TypeError, "holds 916"),
         (data(), {"T": ["CD3D", float("nan")]}, {}, TypeError, "holds nan"),
         (data(), {"a": ["LYZ"], 5: ["CD3D"]}, {}, TypeError, "holds 5"),
-        (
-            data(),
-            {**SETS, "unannotated_7": ["CD3D"]},
-            {},
-            ValueError,
-            "'unannotated_7'",
-        ),
         # No set is left: the sentence says why.
         (
             data(),
@@ -573,16 +507,11 @@ def test_low_coverage_is_told(recwarn):
     build_mask(data([*GENES, *(f"OTHER{i}" for i in range(44))]), SETS, min_genes=2)
     assert not recwarn.list
     adata = data([*GENES, *(f"OTHER{i}" for i in range(994))])
-    for kwargs, words in (
-        ({}, r"0\.5 % .*5 of 1 000.*co-expression modules; pass gene sets with more"),
-        ({"n_unannotated": 1}, "fully connected tokens"),
-    ):
-        with pytest.warns(UserWarning, match=words) as caught:
-            build_mask(adata, SETS, min_genes=2, **kwargs)
-        assert caught[0].filename == __file__
+    words = r"0\.5 % .*5 of 1 000.*co-expression modules; pass gene sets with more"
+    with pytest.warns(UserWarning, match=words) as caught:
+        build_mask(adata, SETS, min_genes=2)
+    assert caught[0].filename == __file__
     assert adata.uns[KEY]["coverage"] == 0.005
-    with pytest.warns(UserWarning, match="raise mask_ratio or max_gene_sets"):
-        build_mask(adata, None, max_gene_sets=1)
     adata = data(["T", "C1", *(f"Gene{i}" for i in range(98))])
     with pytest.warns(
         UserWarning, match="modules; names in adata look like mouse symbols while"

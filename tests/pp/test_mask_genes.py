@@ -12,7 +12,7 @@ import scanpy as sc
 from anndata import AnnData
 
 import tosica
-from tosica.gs._genes import gene_table
+from tosica.gs._gene_table import gene_table
 
 pytestmark = pytest.mark.filterwarnings("ignore:Writing zarr v2 data")
 
@@ -119,20 +119,18 @@ def test_old_symbols_of_real_data(pbmc, caplog):
     holders = sets_of(mapped, pbmc.var_names)
     # FYB is called FYB1 now.
     assert "FYB1" in tosica.gs.load("human_gobp")["T cell receptor signaling pathway"]
-    assert any(
-        "FYB" in genes for name, genes in holders.items() if "unannotated" not in name
-    )
+    assert any("FYB" in genes for genes in holders.values())
     # MT-ND3 is an alias of NCBI Gene's ND3, and TMBIM4-1 what is left of two rows called TMBIM4.
     assert caplog.messages[1].startswith(
         "build_mask: translated 42 aliases and 1 numbered symbols"
     )
 
 
-def test_gene_sets_of_ones_own_are_matched_as_they_are(pbmc, tmp_path):
+def test_gene_sets_of_ones_own_are_translated(pbmc, tmp_path):
     sets = {"a": ["FYB1", *pbmc.var_names[:9]]}
     tosica.gs.write_gmt(sets, tmp_path / "own.gmt")
     for given in (sets, tmp_path / "own.gmt"):
-        for identifiers, n in (("auto", 9), ("exact", 9), ("map", 10)):
+        for identifiers, n in (("auto", 10), ("exact", 9)):
             with pytest.warns(UserWarning, match="only"):
                 adata = tosica.pp.build_mask(
                     pbmc, given, identifiers=identifiers, copy=True
@@ -143,11 +141,7 @@ def test_gene_sets_of_ones_own_are_matched_as_they_are(pbmc, tmp_path):
 def test_gene_sets_of_ones_own_are_translated_where_names_would_be_lost(
     symbols, expected
 ):
-    sets = {
-        name: sorted(genes)
-        for name, genes in expected.items()
-        if "unannotated" not in name
-    }
+    sets = {name: sorted(genes) for name, genes in expected.items()}
     ensembl = tosica.gs.map_genes(symbols, to="ensembl", organism="human").to_list()
     # Symbols on either side, and IDs on the other.
     of_symbols = named(ensembl)
@@ -164,13 +158,13 @@ def test_few_genes(symbols, caplog):
         [*tosica.gs.map_genes(symbols, to="ensembl", organism="human"), "SARS"]
     )
     with pytest.warns(UserWarning, match="only"):
-        build(adata, {"mine": [*symbols[3:9], "SARS1"]}, identifiers="map")
+        build(adata, {"mine": [*symbols[3:9], "SARS1"]})
     assert sets_of(adata, [*symbols, "SARS1"])["mine"] == set(symbols[3:9])
     assert "1 ambiguous left out: SARS (SARS1 or SARS2)" in caplog.text
     # An alias does not take the place of the gene itself.
     adata = named(["CXCL8", "IL8", *sorted(gene_table("human").symbols)[:50]])
     with pytest.warns(UserWarning, match="only"):
-        build(adata, {"a": ["CXCL8"]}, min_genes=1, identifiers="map")
+        build(adata, {"a": ["CXCL8"]}, min_genes=1)
     assert adata.varm[KEY].toarray()[:2, 0].tolist() == [True, False]
 
 
@@ -345,7 +339,7 @@ def network(pbmc):
 def test_network_with_weights(pbmc):
     adata, net = pbmc.copy(), network(pbmc)
     before = net.copy()
-    tosica.pp.build_mask(adata, net, n_unannotated=1)
+    tosica.pp.build_mask(adata, net)
     pd.testing.assert_frame_equal(net, before)
     weights = tosica.get.network_weights(adata)
     assert weights.shape == adata.varm[KEY].shape
@@ -357,10 +351,7 @@ def test_network_with_weights(pbmc):
         index=False
     ):
         assert table.at[target, source] == weight
-    np.testing.assert_array_equal(
-        weights.toarray()[:, :-1] != 0, adata.varm[KEY].toarray()[:, :-1]
-    )
-    assert not weights[:, -1].nnz
+    np.testing.assert_array_equal(weights.toarray() != 0, adata.varm[KEY].toarray())
 
 
 @low_coverage_is_no_matter

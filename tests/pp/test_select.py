@@ -1,25 +1,17 @@
-"""Which gene sets are kept, how much genes vary, and which of the others vary together."""
+"""Which gene sets are kept, and which other genes vary together."""
 
 from __future__ import annotations
 
-import re
-from typing import Any
-
 import numpy as np
+import pandas as pd
 import pytest
-import scanpy as sc
 import scipy.sparse as sp
-from anndata import AnnData
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import tosica
-from tosica.pp._select import (
-    coexpression_sets,
-    drop_similar,
-    gene_variability,
-    select_gene_sets,
-)
+from tosica.gs._gene_sets import GeneSets
+from tosica.pp._modules import coexpression_sets
+from tosica.pp._select import drop_similar, select_largest
 
 masks = st.integers(0, 10_000).map(
     lambda seed: (lambda r: r.random((r.integers(1, 12), r.integers(2, 15))) < 0.35)(
@@ -28,36 +20,14 @@ masks = st.integers(0, 10_000).map(
 )
 
 
-def chosen(mask: np.ndarray, n: int, select: Any = "largest") -> list[int]:
-    vary = np.arange(mask.shape[1], dtype=float) ** 2
-    return list(
-        select_gene_sets(sp.csr_matrix(mask), n, select=select, variability=vary)
-    )
+def as_gene_sets(mask: np.ndarray) -> GeneSets:
+    names = [f"s{i}" for i in range(len(mask))]
+    genes = pd.Index([f"G{i}" for i in range(mask.shape[1])])
+    return GeneSets.from_mask(names, genes, sp.csr_matrix(mask.T))
 
 
 def jaccard(a: np.ndarray, b: np.ndarray) -> float:
     return (a & b).sum() / (a | b).sum()
-
-
-@settings(max_examples=40)
-@given(mask=masks, n=st.integers(1, 8))
-def test_coverage_as_plain_python(mask: np.ndarray, n: int) -> None:
-    mask = mask[mask.any(1)]
-    covered = np.zeros(mask.shape[1], dtype=bool)
-    kept: list[int] = []
-    while len(kept) < n:
-        gains = [
-            (-(mask[i] & ~covered).sum(), mask[i].sum(), i)
-            for i in range(len(mask))
-            if i not in kept
-        ]
-        gains = [gain for gain in gains if gain[0] < 0]
-        if not gains:
-            break
-        kept.append(min(gains)[2])
-        covered |= mask[kept[-1]]
-    if mask.size:
-        assert chosen(mask, n, "coverage") == sorted(kept)
 
 
 @settings(max_examples=40)
@@ -69,64 +39,22 @@ def test_the_smaller_of_similar_gene_sets_is_kept(
     if not mask.size:
         return
     sizes = mask.sum(1)
-    kept = list(drop_similar(sp.csr_matrix(mask), sizes, most))
+    gene_sets = as_gene_sets(mask)
+    kept = list(drop_similar(gene_sets, sizes, most))
     assert kept == sorted(set(kept))
     for i in range(len(mask)):
         similar = [j for j in kept if j != i and jaccard(mask[i], mask[j]) > most]
         assert not similar if i in kept else any(sizes[j] <= sizes[i] for j in similar)
-    assert list(drop_similar(sp.csr_matrix(mask), sizes, 1.0)) == list(range(len(mask)))
+    assert list(drop_similar(gene_sets, sizes, 1.0)) == list(range(len(mask)))
 
 
 @settings(max_examples=20)
-@given(
-    mask=masks,
-    n=st.integers(1, 8),
-    select=st.sampled_from(["largest", "coverage", "variable"]),
-)
-def test_as_many_are_selected_as_asked(mask: np.ndarray, n: int, select: Any) -> None:
-    mask = mask[mask.any(1)]
-    if mask.size:
-        kept = chosen(mask, n, select)
-        assert kept == sorted(set(kept))
-        assert (
-            len(kept) == min(n, len(mask))
-            if select != "coverage"
-            else 1 <= len(kept) <= n
-        )
-
-
-@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix, sp.csc_matrix])
-def test_variability_of_counts_and_of_their_logarithm(form: Any) -> None:
-    rng = np.random.default_rng(1)
-    counts = rng.poisson(rng.gamma(1, 2, 80), (300, 80)).astype(np.float32)
-    counts[:, 5] = 0
-    of_counts = AnnData(form(counts))
-    before = of_counts.X.copy()
-    logs = AnnData(counts.copy())
-    sc.pp.normalize_total(logs, target_sum=1e4)
-    sc.pp.log1p(logs)
-    found = gene_variability(of_counts)
-    assert abs(before - of_counts.X).max() == 0
-    np.testing.assert_allclose(found, gene_variability(logs), rtol=1e-3, atol=1e-3)
-    assert found[5] == 0
-    assert np.abs(found).max() <= 10
-    of_counts.layers["other"] = of_counts.X
-    np.testing.assert_array_equal(found, gene_variability(of_counts, "other"))
-
-
-@pytest.mark.parametrize(
-    ("x", "sentence"),
-    [
-        (np.full((3, 4), -1.0), "adata.X holds negative values"),
-        (None, "adata.X is empty (None)"),
-    ],
-)
-def test_variable_needs_expression(x: Any, sentence: str) -> None:
-    adata = AnnData(x, shape=None if x is not None else (3, 4))
-    adata.var_names = list("ABCD")
-    with pytest.raises(ValueError, match=re.escape(sentence)):
-        tosica.pp.build_mask(adata, {"s": list("ABCD")}, min_genes=1, select="variable")
-    assert not adata.varm
+@given(mask=masks, n=st.integers(1, 8))
+def test_the_largest_are_selected(mask: np.ndarray, n: int) -> None:
+    sizes = mask.sum(1)
+    selected = list(select_largest(as_gene_sets(mask), n))
+    order = sorted(range(len(mask)), key=lambda i: (-sizes[i], i))
+    assert selected == sorted(order[:n])
 
 
 # --------------------------------------------------------------------------- co-expression

@@ -58,27 +58,19 @@ def lacking(model: tosica.TOSICA, query: AnnData) -> AnnData:
 
 
 @pytest.fixture(scope="session")
-def _small() -> dict[str, tuple[tosica.TOSICA, AnnData]]:
-    models = {}
-    for name, n_unannotated, linear in (("alone", 0, False), ("unannotated", 1, True)):
-        adata = make_toy()
-        tosica.pp.build_mask(adata, TOY_SETS, n_unannotated=n_unannotated)
-        model = train_toy(adata, linear=linear, plan_kwargs=FAST_PLAN)
-        query = make_toy(30, seed=1)
-        model.annotate(query, enable_progress_bar=False)
-        models[name] = model, query
-    return models
+def _small() -> tuple[tosica.TOSICA, AnnData]:
+    adata = make_toy()
+    tosica.pp.build_mask(adata, TOY_SETS)
+    model = train_toy(adata, linear=False, plan_kwargs=FAST_PLAN)
+    query = make_toy(30, seed=1)
+    model.annotate(query, enable_progress_bar=False)
+    return model, query
 
 
 @pytest.fixture
-def with_unannotated(_small: dict) -> tuple[tosica.TOSICA, AnnData]:
-    """A small model with an unannotated token, and 30 cells."""
-    model, query = _small["unannotated"]
-    return model, query.copy()
-
-
-@pytest.fixture
-def network_alone(_small: dict) -> tuple[tosica.TOSICA, AnnData]:
+def network_alone(
+    _small: tuple[tosica.TOSICA, AnnData],
+) -> tuple[tosica.TOSICA, AnnData]:
     """A small model without linear branch, and 30 cells."""
-    model, query = _small["alone"]
+    model, query = _small
     return model, query.copy()

@@ -115,7 +115,6 @@ EXEMPT = {
     "io.from_seurat(adata)",
     "get.network_weights(adata)",
     "pl.umap(key)",  # of a column of obs
-    "pp.build_mask(layer)",
     "TOSICA.from_hub(adata)",
     "TOSICA.load_legacy(adata)",
     "TOSICA.load_legacy(labels_key)",

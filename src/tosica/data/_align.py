@@ -8,8 +8,10 @@ import numpy as np
 import pandas as pd
 
 from tosica._limits import LIMITS
-from tosica.gs._genes import GeneList, undecorated
-from tosica.gs._match import match_genes, match_respelled, same_but_hyphens
+from tosica.gs._gene_list import GeneList
+from tosica.gs._match import match_genes
+from tosica.gs._respelling import match_respelled, same_but_hyphens
+from tosica.gs._spelling import undecorated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +57,7 @@ def find_genes(
     if len(rows) == len(model_names):
         return FoundGenes(indexer, [], {}, "")
     respelled = match_respelled(names, model_names, indexer[rows], rows)
-    indexer[respelled.rows] = respelled.wanted
+    indexer[respelled.rows] = respelled.targets
     if not translate or (indexer >= 0).sum() >= (1 - LIMITS.missing_genes) * len(
         model_names
     ):
@@ -74,10 +76,10 @@ def _translate(
     is to say.
     """
     wanted = undecorated(genes)
-    match = match_genes(GeneList(names, var), GeneList(wanted), identifiers="map")
+    match = match_genes(GeneList(names, var), GeneList(wanted))
     given = np.asarray(match.names.names)
-    pairs = pd.DataFrame({"gene": match.wanted, "row": match.rows})
-    own = np.asarray(wanted)[match.wanted]
+    pairs = pd.DataFrame({"gene": match.targets, "row": match.rows})
+    own = np.asarray(wanted)[match.targets]
     same = given[match.rows] == own
     # Names that Seurat changed are as good, if the name itself is not there.
     same |= same_but_hyphens(given[match.rows], own) & ~np.isin(

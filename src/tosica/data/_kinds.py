@@ -33,7 +33,7 @@ from tosica.data._normalize import (
     fit_scale,
 )
 from tosica.data._scale import check_values, checked_blocks, row_of
-from tosica.gs._genes import hint_for_mismatch
+from tosica.gs._gene_list import hint_for_mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

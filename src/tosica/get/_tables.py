@@ -13,6 +13,7 @@ from anndata import AnnData
 from tosica._checks import CellData, OneOf, as_names, validate_params
 from tosica._obs import ATTRIBUTION, find_gene_sets, read_attention, read_attribution
 from tosica._text import list_names
+from tosica.gs._gene_sets import GeneSets
 from tosica.model._tosica import MODEL
 
 if TYPE_CHECKING:
@@ -81,22 +82,20 @@ def contributions(adata: AnnData | MuData, *, key: str = ATTRIBUTION) -> AnnData
     Likewise ``sc.pl.umap(by_gene_set, color="B cell activation")`` draws it on the UMAP.
     """
     values, gene_sets = read_attention(adata, key)
-    uns: dict[str, Any] = {
-        name: np.array(value)
-        for name, value in adata.uns.items()
-        if str(name).endswith("_colors")
-    }
-    # A MuData stores in obsm which cells each modality has.
-    left_out = {f"X_{key}", *getattr(adata, "mod", ())}
-    return AnnData(
+    by_gene_set = AnnData(
         X=np.array(values, dtype=np.float32),
         obs=adata.obs.copy(),
         var=pd.DataFrame(index=pd.Index(gene_sets)),
-        obsm={
-            name: adata.obsm[name].copy() for name in adata.obsm if name not in left_out
-        },
-        uns=uns,
     )
+    for name, value in adata.uns.items():
+        if str(name).endswith("_colors"):
+            by_gene_set.uns[name] = np.array(value)
+    # A MuData stores in obsm which cells each modality has.
+    modalities = getattr(adata, "mod", ())
+    for name, embedding in adata.obsm.items():
+        if name != f"X_{key}" and name not in modalities:
+            by_gene_set.obsm[name] = embedding.copy()
+    return by_gene_set
 
 
 @validate_params()
@@ -145,21 +144,22 @@ def genes_df(
     ['CD79A', 'GNLY']
     """
     record = read_attribution(adata, key)
-    parts = []
-    groups = _known_groups(group, record["groups"], key)
+    groups = _select_groups(group, record["groups"], key)
+    tables = []
     for name in groups:
         column = name.replace("/", "|")
         table = pd.DataFrame(
             {
+                "group": name,
                 "contribution": record["genes"][column],
                 "expression": record["expression"][column],
             }
-        ).sort_values("contribution", ascending=False, kind="stable")[:n_genes]
-        parts.append(table.rename_axis("gene").reset_index().assign(group=name))
-    table = pd.concat(parts, ignore_index=True)
-    return table.assign(group=pd.Categorical(table["group"], groups))[
-        ["group", "gene", "contribution", "expression"]
-    ]
+        )
+        table = table.sort_values("contribution", ascending=False, kind="stable")
+        tables.append(table[:n_genes].rename_axis("gene").reset_index())
+    table = pd.concat(tables, ignore_index=True)
+    table["group"] = pd.Categorical(table["group"], groups)
+    return table[["group", "gene", "contribution", "expression"]]
 
 
 @validate_params()
@@ -229,7 +229,7 @@ def gene_sets_df(
     True
     """
     record = read_attribution(adata, key)
-    groups = _known_groups(group, record["groups"], key)
+    groups = _select_groups(group, record["groups"], key)
     evidence = record["evidence"].astype({"group": str, "similar_to": str})
     n_similar = evidence.groupby(["group", "similar_to"], observed=True).size()
     pairs = pd.MultiIndex.from_frame(evidence[["group", "gene_set"]])
@@ -237,14 +237,14 @@ def gene_sets_df(
         n_similar=n_similar.reindex(pairs, fill_value=0).to_numpy()
     )
     if not similar:
-        of_set = record["z"].to_numpy().argmax(1)
-        most = pd.Series([str(record["groups"][i]) for i in of_set], record["z"].index)
-        is_own = ~evidence.duplicated("group") | (
-            evidence["gene_set"].map(most) == evidence["group"]
-        )
-        evidence = evidence[is_own & (evidence["similar_to"] == "")].drop(
-            columns="similar_to"
-        )
+        z = record["z"]
+        group_names = np.array([str(name) for name in record["groups"]], dtype=object)
+        group_of_set = pd.Series(group_names[z.to_numpy().argmax(1)], z.index)
+        is_strongest = ~evidence.duplicated("group")
+        is_specific = evidence["gene_set"].map(group_of_set) == evidence["group"]
+        is_distinct = evidence["similar_to"] == ""
+        evidence = evidence[(is_strongest | is_specific) & is_distinct]
+        evidence = evidence.drop(columns="similar_to")
     evidence = evidence[evidence["group"].isin(groups)]
     evidence = evidence.assign(group=pd.Categorical(evidence["group"], groups))
     return evidence.sort_values("group", kind="stable").reset_index(drop=True)
@@ -285,24 +285,20 @@ def explain(
     >>> tosica.get.explain(query, n_genes=3).loc["CD19+ B", "genes"]
     'CD79A, MS4A1, CD79B'
     """
-    first: Any = (
-        gene_sets_df(adata, key=key).drop_duplicates("group").set_index("group")
-    )
-    rows = {}
-    for name, table in genes_df(adata, n_genes=n_genes, key=key).groupby(
-        "group", observed=True
-    ):
-        table = table[table["contribution"] > 0]
-        signs = np.where(table["expression"] < 0, "−", "")
-        has_set = name in first.index
-        rows[name] = {
-            "genes": ", ".join(
-                signs + table["gene"].astype(str).to_numpy(dtype=object)
-            ),
-            "gene_set": first.loc[name, "gene_set"] if has_set else "",
-            "pval_adj": first.loc[name, "pval_adj"] if has_set else np.nan,
-        }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("group")
+    genes = genes_df(adata, n_genes=n_genes, key=key)
+    genes["name"] = genes["gene"].astype(str)
+    is_lacking = genes["expression"] < 0
+    genes.loc[is_lacking, "name"] = "−" + genes["name"]
+    lines = {
+        group: ", ".join(table["name"][table["contribution"] > 0])
+        for group, table in genes.groupby("group", observed=True)
+    }
+    explained = pd.Series(lines, name="genes", dtype=object).to_frame()
+    gene_sets = gene_sets_df(adata, key=key).drop_duplicates("group")
+    gene_sets = gene_sets.astype({"group": object}).set_index("group")
+    explained = explained.join(gene_sets[["gene_set", "pval_adj"]])
+    explained["gene_set"] = explained["gene_set"].fillna("")
+    return explained.rename_axis("group")
 
 
 # A model has weights of these; of other gene sets it has what their genes add.
@@ -367,30 +363,33 @@ def gene_weights(
     >>> table.shape
     (3, 3)
     """
-    names = model.gene_sets
-    wanted = names if gene_sets is None else find_gene_sets(gene_sets, names, _TOKENS)
+    all_names = model.gene_sets
+    if gene_sets is None:
+        # Tokens of one name are kept apart.
+        names = all_names
+        columns = list(range(len(all_names)))
+    else:
+        names = find_gene_sets(gene_sets, all_names, _TOKENS)
+        columns = [all_names.index(name) for name in names]
     weights = model.get_gene_weights(how)
-    embedding = model.module.embedding
-    indptr, genes = embedding.indptr.cpu().numpy(), embedding.genes.cpu().numpy()
-    parts = []
-    # Without names, columns of one name are kept apart.
-    columns: Iterable[int] = (
-        range(len(names)) if gene_sets is None else map(names.index, wanted)
-    )
+    tokens = model.tokens
+    tables = []
     for column in columns:
-        members = genes[indptr[column] : indptr[column + 1]]
-        values = weights.iloc[members, column].to_numpy()
-        order = np.argsort(-values, kind="stable")[:n_genes]
-        of_set = {
-            "gene_set": names[column],
-            "gene": weights.index[members[order]],
-            "weight": values[order],
-        }
-        parts.append(pd.DataFrame(of_set))
-    table = pd.concat(parts, ignore_index=True)
-    return table.assign(
-        gene_set=pd.Categorical(table["gene_set"], list(dict.fromkeys(wanted)))
-    )
+        genes = tokens.genes[tokens.indptr[column] : tokens.indptr[column + 1]]
+        of_set = weights.iloc[genes, column]
+        of_set = of_set.iloc[np.argsort(-of_set.to_numpy(), kind="stable")[:n_genes]]
+        tables.append(
+            pd.DataFrame(
+                {
+                    "gene_set": all_names[column],
+                    "gene": of_set.index,
+                    "weight": of_set.to_numpy(),
+                }
+            )
+        )
+    table = pd.concat(tables, ignore_index=True)
+    categories = list(dict.fromkeys(names))
+    return table.assign(gene_set=pd.Categorical(table["gene_set"], categories))
 
 
 @validate_params()
@@ -447,51 +446,57 @@ def mask_coverage(adata: AnnData, *, key: str = "tosica_mask") -> pd.DataFrame:
     ... )
     (50, True)
     """
-    about = adata.uns.get(key)
-    if (
-        key not in adata.varm
-        or not isinstance(about, Mapping)
-        or "gene_sets" not in about
-    ):
-        raise KeyError(
-            f"There is no mask in adata.varm[{key!r}] and adata.uns[{key!r}]: call tosica.pp.build_mask(adata) first, "
-            "or name the key that it wrote."
-        )
-    names = np.asarray(about["gene_sets"], dtype=object)
-    n_sets = len(names) - int(about["n_unannotated"])
-    if len(names) != adata.varm[key].shape[1] or n_sets < 1:
-        raise ValueError(
-            f"adata.varm[{key!r}] and adata.uns[{key!r}] do not hold the same gene sets, or none: call "
-            "tosica.pp.build_mask(adata) again."
-        )
-    members = sp.csr_matrix(
-        sp.csc_matrix(adata.varm[key])[:, :n_sets].T, dtype=np.int32
-    )
-    sizes = np.asarray(members.sum(1)).ravel()
-    order = np.argsort(-sizes, kind="stable")
-    members, sizes, names = members[order], sizes[order], names[:n_sets][order]
+    gene_sets = _read_mask(adata, key)
+    gene_sets = gene_sets.subset(np.argsort(-gene_sets.sizes, kind="stable"))
+    members = gene_sets.members.astype(np.int32)
+    sizes = gene_sets.sizes
+    n_sets = len(gene_sets)
 
-    members.sort_indices()
-    # The first gene set, from above, with each gene.
-    _, first = np.unique(members.indices, return_index=True)
-    owner = np.repeat(np.arange(n_sets), np.diff(members.indptr))[first]
-    n_new = np.bincount(owner, minlength=n_sets)
+    # Position of the largest gene set with each gene.
+    _, entry = np.unique(members.indices, return_index=True)
+    largest = np.repeat(np.arange(n_sets), sizes)[entry]
+    n_new = np.bincount(largest, minlength=n_sets)
 
     shared = (members @ members.T).toarray().astype(np.float64)
     jaccard = shared / np.maximum(sizes[:, None] + sizes[None, :] - shared, 1)
     np.fill_diagonal(jaccard, 0)
     nearest = jaccard.argmax(1)
-    most = jaccard[np.arange(n_sets), nearest]
+    max_jaccard = jaccard[np.arange(n_sets), nearest]
+    nearest_names = np.where(max_jaccard > 0, gene_sets.names[nearest], None)
     return pd.DataFrame(
         {
             "n_genes": sizes,
             "n_new": n_new,
             "n_covered": np.cumsum(n_new),
-            "max_jaccard": most,
-            "nearest": pd.array(np.where(most > 0, names[nearest], None), dtype=object),
+            "max_jaccard": max_jaccard,
+            "nearest": pd.array(nearest_names, dtype=object),
         },
-        index=pd.Index(names, name="gene_set", dtype=object),
+        index=pd.Index(gene_sets.names, name="gene_set", dtype=object),
     )
+
+
+def _read_mask(adata: AnnData, key: str) -> GeneSets:
+    """Read the gene sets of a mask, without unannotated tokens."""
+    description = adata.uns.get(key)
+    if (
+        key not in adata.varm
+        or not isinstance(description, Mapping)
+        or "gene_sets" not in description
+    ):
+        raise KeyError(
+            f"There is no mask in adata.varm[{key!r}] and adata.uns[{key!r}]: call tosica.pp.build_mask(adata) first, "
+            "or name the key that it wrote."
+        )
+    names = np.asarray(description["gene_sets"], dtype=object)
+    # Only masks of models of the original code have unannotated tokens, at the end.
+    n_sets = len(names) - int(description.get("n_unannotated", 0))
+    if len(names) != adata.varm[key].shape[1] or n_sets < 1:
+        raise ValueError(
+            f"adata.varm[{key!r}] and adata.uns[{key!r}] do not hold the same gene sets, or none: call "
+            "tosica.pp.build_mask(adata) again."
+        )
+    mask = sp.csc_matrix(adata.varm[key])[:, :n_sets]
+    return GeneSets.from_mask(names[:n_sets], adata.var_names, mask)
 
 
 @validate_params(adata=CellData(mudata=True))
@@ -559,34 +564,38 @@ def rank_gene_sets_df(
     >>> len(table)
     2
     """
-    result = adata.uns.get(key)
-    if not isinstance(result, Mapping) or any(
-        name not in result for name in _RANKING_COLUMNS
+    ranking = adata.uns.get(key)
+    if not isinstance(ranking, Mapping) or any(
+        name not in ranking for name in _RANKING_COLUMNS
     ):
         raise KeyError(
             f"adata.uns[{key!r}] holds no result of tosica.tl.rank_gene_sets: call it with key_added={key!r} first."
         )
-    groups = _known_groups(group, result["names"].dtype.names, key)
-    n_rows = len(result["names"])
-    codes = np.repeat(np.arange(len(groups)), n_rows)
+    groups = _select_groups(group, ranking["names"].dtype.names, key)
+    n_rows = len(ranking["names"])
     table: dict[str, Any] = {
-        "group": pd.Categorical.from_codes(codes, pd.Index(groups))
+        "group": pd.Categorical(
+            np.repeat(np.array(groups, dtype=object), n_rows), groups
+        )
     }
-    for source, target in _RANKING_COLUMNS.items():
-        columns = [np.asarray(result[source][name]) for name in groups]
-        table[target] = np.concatenate(columns) if columns else []
+    for record_name, column in _RANKING_COLUMNS.items():
+        records = ranking[record_name]
+        columns = [np.asarray(records[name]) for name in groups]
+        table[column] = np.concatenate(columns) if columns else []
     return pd.DataFrame(table)
 
 
-def _known_groups(
-    group: str | Iterable[str] | None, groups: Any, key: str
+def _select_groups(
+    group: str | Iterable[str] | None, groups: Iterable[str], key: str
 ) -> list[str]:
     """Groups that the caller names, or all."""
-    available = [str(name) for name in np.ravel(groups)]
-    wanted = available if group is None else list(dict.fromkeys(as_names(group)))
-    unknown = [name for name in wanted if name not in available]
-    if unknown:
-        raise KeyError(
-            f"adata.uns[{key!r}] has no group {unknown[0]!r}: it holds {list_names(available)}."
-        )
-    return wanted
+    available = [str(name) for name in groups]
+    if group is None:
+        return available
+    selected = list(dict.fromkeys(as_names(group)))
+    for name in selected:
+        if name not in available:
+            raise KeyError(
+                f"adata.uns[{key!r}] has no group {name!r}: it holds {list_names(available)}."
+            )
+    return selected

@@ -236,7 +236,7 @@ class MaskField(BaseAnnDataField):
         made = adata.uns[self.attr_key]
         return {
             "gene_sets": np.asarray(made["gene_sets"], dtype=object),
-            "n_unannotated": int(made["n_unannotated"]),
+            "n_unannotated": int(made.get("n_unannotated", 0)),
             "source": str(made["source"]),
             "organism": str(made["organism"]),
             "indptr": mask.indptr.astype(np.int64),

@@ -17,7 +17,7 @@ from tosica.linear import LabeledRows, fit_regressions, subsample_by_label
 from tosica.model._fields import MaskField
 from tosica.model._modalities import field_keys, open_matrix, read_modalities
 from tosica.module import REGISTRY_KEYS
-from tosica.pp._select import coexpression_sets
+from tosica.pp._modules import coexpression_sets
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from mudata import MuData
 
-    from tosica.pp._gene_sets import GeneSetsLike
+    from tosica.pp._read_gene_sets import GeneSetsLike
 
 
 class TOSICA(
@@ -162,7 +162,7 @@ class TOSICA(
         reference: AnnData,
         labels_key: str,
         *,
-        gene_sets: GeneSetsLike | None = "gobp",
+        gene_sets: GeneSetsLike = "gobp",
         organism: str = "auto",
         max_gene_sets: int | None = 300,
         setup_kwargs: Mapping[str, Any] | None = None,

@@ -1,0 +1,166 @@
+"""Explain why gene sets were left out of a mask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from tosica._settings import logger
+from tosica._text import format_thousands, listed, similar_names
+from tosica.gs._gene_list import hint_for_mismatch
+from tosica.gs._spelling import split_composite
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from tosica.gs._gene_list import GeneList
+    from tosica.gs._gene_sets import GeneSets
+    from tosica.pp._match_gene_sets import MatchedGeneSets
+    from tosica.pp._params import MaskParams
+
+# Gene sets and genes that the log names; the tables have all.
+_N_LOGGED = 20
+# Unknown genes that a similar one is looked for.
+_N_SIMILAR = 10
+
+
+def hint(genes: GeneList, parts: Sequence[MatchedGeneSets]) -> str:
+    """Say why names of genes may not match, see :func:`tosica.gs._gene_list.hint_for_mismatch`."""
+    gene_names = [name for part in parts for name in part.listed.gene_names]
+    return hint_for_mismatch(
+        genes.names,
+        gene_names,
+        query="adata",
+        reference="the gene sets'",
+        var=genes.var,
+    )
+
+
+def explain_no_gene_sets(
+    genes: GeneList,
+    parts: Sequence[MatchedGeneSets],
+    gene_sets: GeneSets,
+    n_listed: NDArray[np.integer],
+    params: MaskParams,
+) -> str:
+    """Explain in one sentence why no gene set is in the mask.
+
+    Parameters
+    ----------
+    genes
+        Genes of the data.
+    parts
+        Gene sets of each source.
+    gene_sets
+        All of them, on the genes of the data.
+    n_listed
+        Number of genes that each set lists, ``(n_sets,)``.
+    params
+        Parameters of the mask.
+    """
+    sizes = gene_sets.sizes
+    # If some sets have enough genes in the data, names match and limits do not.
+    advice = hint(genes, parts) if sizes.max() < params.min_genes else ""
+    example = next(
+        part.listed.gene_names[0] for part in parts if part.listed.sizes.any()
+    )
+    return (
+        f"none of {format_thousands(len(gene_sets))} gene sets ({gene_sets.source}) lists at most "
+        f"{params.max_genes} genes and has at least {params.min_genes} of them in adata (they list "
+        f"{n_listed.min()} to {n_listed.max()} and have {sizes.min()} to {sizes.max()}; adata has "
+        f"{genes.names[0]!r} and so on, they have {example!r}): "
+        f"{advice or 'lower min_genes, raise max_genes, or pass gene sets with the names of adata'}."
+    )
+
+
+def report_left_out(
+    genes: GeneList,
+    parts: Sequence[MatchedGeneSets],
+    gene_sets: GeneSets,
+    n_listed: NDArray[np.integer],
+    selected: NDArray[np.intp],
+    params: MaskParams,
+) -> dict[str, pd.DataFrame]:
+    """Log which of the user's own gene sets were left out and why, and which genes the data lack.
+
+    Parameters
+    ----------
+    genes, parts, gene_sets, n_listed, params
+        As in :func:`explain_no_gene_sets`.
+    selected
+        Positions of the sets that are in the mask.
+
+    Returns
+    -------
+    dict
+        ``left_out`` and ``unknown_genes`` of the mask; empty if all sets are of named collections.
+    """
+    is_named = [part.listed.is_named for part in parts]
+    if all(is_named):
+        return {}
+    is_candidate = ~np.repeat(is_named, [len(part.listed) for part in parts])
+    is_candidate[selected] = False
+    reasons = {
+        str(gene_sets.names[i]): _reason(
+            int(n_listed[i]), int(gene_sets.sizes[i]), params
+        )
+        for i in np.flatnonzero(is_candidate)
+    }
+    similar = _find_similar(genes, parts)
+    if reasons:
+        texts = [f"{name!r} ({reason})" for name, reason in reasons.items()]
+        logger.info("build_mask: left out %s", listed(texts, _N_LOGGED, last=", "))
+    if similar:
+        texts = [
+            f"{gene!r} (did you mean {name!r}?)" if name else repr(gene)
+            for gene, name in similar.items()
+        ]
+        logger.info("build_mask: not in adata: %s", listed(texts, _N_LOGGED, last=", "))
+    return {
+        "left_out": _table(reasons, "gene_set", "reason"),
+        "unknown_genes": _table(similar, "gene", "similar"),
+    }
+
+
+def _reason(n_listed: int, n_in_data: int, params: MaskParams) -> str:
+    """Say why a gene set was left out."""
+    if n_listed > params.max_genes:
+        return f"lists {n_listed} genes, more than max_genes={params.max_genes}"
+    if n_in_data < params.min_genes:
+        return (
+            f"{n_in_data} of {n_listed} genes are in adata, fewer than "
+            f"min_genes={params.min_genes}"
+        )
+    return "is too similar to others (max_jaccard), or one too many (max_gene_sets)"
+
+
+def _find_similar(genes: GeneList, parts: Sequence[MatchedGeneSets]) -> dict[str, str]:
+    """Find the genes of the user's own sets that the data lack, and a similar name for the first."""
+    unknown: dict[str, GeneList] = {}
+    for part in parts:
+        if part.listed.is_named:
+            continue
+        is_unknown = np.ones(len(part.listed.gene_names), dtype=bool)
+        is_unknown[part.match.targets] = False
+        unknown |= dict.fromkeys(part.listed.gene_names[is_unknown], part.match.names)
+    similar = dict.fromkeys(unknown, "")
+    composite: dict[str, str] = {}
+    for name in genes.names if unknown else ():
+        if parts_of_name := split_composite(name):
+            composite.setdefault(parts_of_name[0], name)
+    for gene in list(unknown)[:_N_SIMILAR]:
+        if gene in composite:
+            similar[gene] = composite[gene]
+            continue
+        # The first letter is seldom misspelled, and to compare all names takes long.
+        alike = [n for n in unknown[gene].names if n[:1].lower() == gene[:1].lower()]
+        similar[gene] = next(iter(similar_names(gene, alike, 1)), "")
+    return similar
+
+
+def _table(texts: dict[str, str], keys: str, values: str) -> pd.DataFrame:
+    return pd.DataFrame({keys: list(texts), values: list(texts.values())}, dtype=object)
