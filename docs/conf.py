@@ -74,7 +74,7 @@ qualname_overrides = {
     "pandas.core.series.Series": "pandas.Series",
     "scipy.sparse._csr.csr_matrix": "scipy.sparse.csr_matrix",
     "tosica.model._annotation_result.AnnotationResult": "tosica.model.AnnotationResult",
-    "tosica.model._modalities.Minibatch": "tosica.model.Minibatch",
+    "tosica.model._query.Minibatch": "tosica.model.Minibatch",
 }
 
 # Sphinx sees only what lies in its own folder.

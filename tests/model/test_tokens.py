@@ -249,7 +249,7 @@ def test_training_goes_on_with_the_same_tokens(reference, tmp_path, monkeypatch)
     model = quick(model_of(reference))
     model.save(tmp_path / "model")
     # Chosen once, and not anew by other cells, which could choose the same by chance.
-    monkeypatch.setattr("tosica.model._tokens._choose", None)
+    monkeypatch.setattr("tosica.model._tokens._choose_tokens", None)
     other = make(seed=7)
     other.varm, other.uns = reference.varm, reference.uns
     loaded = TOSICA.load(tmp_path / "model", adata=other)

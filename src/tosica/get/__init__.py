@@ -9,7 +9,7 @@ from tosica.get._tables import (
     mask_coverage,
     rank_gene_sets_df,
 )
-from tosica.model._tokens import network_weights
+from tosica.model._network_weights import network_weights
 
 __all__ = [
     "contributions",

@@ -32,8 +32,9 @@ from tosica.model._device import ACCELERATOR, DEVICE
 from tosica.model._fields import UNLABELED, LabelsField, clean_labels, typed_labels
 from tosica.model._interrupt import restore_on_failure
 from tosica.model._linear_fit import token_genes
-from tosica.model._modalities import QueryLoader
-from tosica.model._setup import SCVI_ATTRS, SetupMixin
+from tosica.model._query import QueryLoader
+from tosica.model._setup import SetupMixin
+from tosica.model._training_result import SCVI_ATTRS
 from tosica.module import REGISTRY_KEYS
 from tosica.onto._ontology import label_key
 
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from mudata import MuData
     from numpy.typing import NDArray
 
-    from tosica.model._modalities import Minibatch
+    from tosica.model._query import Minibatch
     from tosica.module import TOSICAModule
     from tosica.module._module import LinearBranch
 

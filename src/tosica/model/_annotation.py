@@ -49,7 +49,7 @@ from tosica.model._annotation_result import (
     warn_of_cutoff,
 )
 from tosica.model._fields import LabelsField
-from tosica.model._modalities import QueryLoader
+from tosica.model._query import QueryLoader
 from tosica.model._setup import SetupMixin
 from tosica.module import REGISTRY_KEYS
 from tosica.onto._hierarchy import LabelHierarchy
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
     from tosica.linear import NoveltyStatistics
     from tosica.model._annotation_result import Cutoff
-    from tosica.model._modalities import Minibatch
+    from tosica.model._query import Minibatch
 
 Precision = Literal["32-true", "bf16-mixed"]
 # Cells by which it is told whether a query is of another batch.

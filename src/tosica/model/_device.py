@@ -1,9 +1,10 @@
-"""Check the device of a training or a prediction."""
+"""Check the device of a training or a prediction, and the process of a training."""
 
 from __future__ import annotations
 
 import warnings
 from numbers import Integral
+from typing import TYPE_CHECKING
 
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -12,6 +13,9 @@ from scvi.model._utils import parse_device_args
 
 from tosica._checks import Either, InstanceOf, Integer, OneOf
 from tosica._text import first_line
+
+if TYPE_CHECKING:
+    from scvi.model.base import BaseModelClass
 
 ACCELERATOR = OneOf("auto", "gpu", *AcceleratorRegistry.available_accelerators())
 DEVICE = Either(first=OneOf("auto"), second=Integer(least=0))
@@ -40,3 +44,28 @@ def check_devices(accelerator: str, devices: int | list[int] | str) -> None:
         raise ValueError(
             f"accelerator={accelerator!r}, devices={devices!r} cannot be used ({first_line(error)}): leave them out."
         ) from error
+
+
+def find_device(accelerator: str, device: int | str) -> torch.device:
+    """Find the device for the arguments ``accelerator`` and ``device`` of :meth:`tosica.TOSICA.load`.
+
+    Raises
+    ------
+    ValueError
+        If a GPU is asked for where torch finds none.
+    """
+    has_gpu = torch.cuda.is_available()
+    if accelerator == "cpu" or (accelerator == "auto" and not has_gpu):
+        return torch.device("cpu")
+    device_type = "cuda" if accelerator in ("auto", "gpu") else accelerator
+    if device_type == "cuda" and not has_gpu:
+        raise ValueError(
+            f"accelerator={accelerator!r}, but torch finds no GPU here: pass accelerator='cpu' or 'auto'."
+        )
+    return torch.device(device_type if device == "auto" else f"{device_type}:{device}")
+
+
+def is_rank_zero(model: BaseModelClass) -> bool:
+    """Whether this is the only process with the model, or the first of several."""
+    trainer = getattr(model, "trainer", None)
+    return trainer is None or trainer.world_size == 1 or bool(trainer.is_global_zero)

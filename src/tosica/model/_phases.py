@@ -26,8 +26,8 @@ from tosica.model._interrupt import catch_interrupt
 from tosica.model._linear_fit import LINEAR_ONLY, LinearFit, fit_baseline
 from tosica.model._modalities import open_matrix
 from tosica.model._reference_on_disk import BUFFER_SIZE
-from tosica.model._setup import TrainingResult
 from tosica.model._trainer import make_trainer
+from tosica.model._training_result import TrainingResult
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:

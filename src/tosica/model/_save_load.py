@@ -22,9 +22,10 @@ from tosica.linear import (
     NoveltyStatistics,
     RegressionConfig,
 )
-from tosica.model._device import ACCELERATOR, DEVICE
+from tosica.model._device import ACCELERATOR, DEVICE, find_device, is_rank_zero
 from tosica.model._legacy import load_legacy
-from tosica.model._setup import SCVI_ATTRS, SetupMixin, TrainingResult, is_rank_zero
+from tosica.model._setup import SetupMixin
+from tosica.model._training_result import SCVI_ATTRS, TrainingResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -718,26 +719,6 @@ def to_plain(value: Any) -> Any:
         case list() | tuple() | set():
             return [to_plain(item) for item in value]
     raise TypeError(f"A saved model cannot hold a {type(value).__name__}.")
-
-
-def find_device(accelerator: str, device: int | str) -> torch.device:
-    """Device for the arguments ``accelerator`` and ``device`` of :meth:`tosica.TOSICA.load`.
-
-    Raises
-    ------
-    ValueError
-        If a GPU is asked for where torch finds none.
-    """
-    if accelerator == "cpu" or (
-        accelerator == "auto" and not torch.cuda.is_available()
-    ):
-        return torch.device("cpu")
-    kind = "cuda" if accelerator in ("auto", "gpu") else accelerator
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(
-            f"accelerator={accelerator!r}, but torch finds no GPU here: pass accelerator='cpu' or 'auto'."
-        )
-    return torch.device(kind if device == "auto" else f"{kind}:{device}")
 
 
 @contextmanager

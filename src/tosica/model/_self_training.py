@@ -29,8 +29,8 @@ from tosica.linear import (
     subsample_by_label,
 )
 from tosica.model._linear_fit import token_genes
-from tosica.model._modalities import QueryLoader
 from tosica.model._plan import TrainingPlanConfig, make_optimizer
+from tosica.model._query import QueryLoader
 from tosica.model._reference import LabelSampler
 from tosica.model._setup import SetupMixin
 

@@ -1,9 +1,9 @@
-"""Set up a reference, and read back what was registered: labels, terms, gene sets, genes."""
+"""Set up a reference, and read its labels, terms, gene sets and genes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -50,69 +50,21 @@ from tosica.onto._hierarchy import check_parents
 from tosica.onto._ontology import NO_TERM, check_mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from mudata import MuData
     from scvi.data.fields import BaseAnnDataField
 
-    from tosica.linear import Adaptation, CrossValidated, NoveltyStatistics
     from tosica.model._modalities import Modality
+    from tosica.model._training_result import TrainingResult
     from tosica.module import TokenLayout, TOSICAModule
 
 # Arguments that scvi-tools passes on where a registry exists already.
 _TRANSFER_ARGS = ("source_registry", "extend_categories", "allow_missing_labels")
 
 
-# What scvi-tools keeps of a training.
-SCVI_ATTRS = (
-    "is_trained_",
-    "history_",
-    "train_indices_",
-    "validation_indices_",
-    "test_indices_",
-)
-
-
-@dataclass
-class TrainingResult:
-    """What a training leaves in a model, besides weights and what scvi-tools keeps; saved as a dict.
-
-    Parameters
-    ----------
-    label_counts
-        Number of cells of each label that the model was trained on or calibrated on.
-    mislabeled_indices
-        Positions of cells that were left out for their labels.
-    held_out_probabilities
-        Probability of the true label of each held-out cell, a row for each choice of modalities.
-    held_out_codes
-        Codes of the true and of the best label of each held-out cell, before the refit,
-        ``(2, n_cells)``.
-    novelty_statistics
-        Means, variances and components of the reference, by which the novelty of cells is scored.
-    refitted
-        Whether the model was trained on the held-out cells after calibration.
-    novelty_cutoff
-        Cells with a higher novelty get no confident answer.
-    regression
-        Temperature, share of the group lasso and penalties of the linear branch, as cross-validation chose them.
-    adaptation
-        To which cells the model was adapted.
-    """
-
-    label_counts: dict[str, int] | None = None
-    mislabeled_indices: np.ndarray | None = None
-    held_out_probabilities: np.ndarray | None = None
-    held_out_codes: np.ndarray | None = None
-    novelty_statistics: NoveltyStatistics | None = None
-    refitted: bool = False
-    novelty_cutoff: float | None = None
-    regression: CrossValidated | None = None
-    adaptation: Adaptation | None = None
-
-
 class SetupMixin(BaseModelClass):
-    """Setting up an AnnData or a MuData as the reference, and what a model knows of it."""
+    """Setting up an AnnData or a MuData as the reference, and attributes of a model of it."""
 
     if TYPE_CHECKING:  # scvi-tools' class has no types
         module: TOSICAModule
@@ -145,7 +97,10 @@ class SetupMixin(BaseModelClass):
         ``None`` if no cells were held out, or the model was not calibrated on them.
         """
         held_out = self.training_.held_out_codes
-        return None if held_out is None else float((held_out[0] == held_out[1]).mean())
+        if held_out is None:
+            return None
+        true_codes, predicted_codes = held_out
+        return float((true_codes == predicted_codes).mean())
 
     _term_of_label: Mapping[str, str] | None = None
     _parent_of_label: Mapping[str, str] | None = None
@@ -333,7 +288,8 @@ class SetupMixin(BaseModelClass):
         """
         check_mudata(mdata)
         modalities = resolve_modalities(mdata, modalities)
-        layers = None if layers is None else dict(layers)
+        if layers is not None:
+            layers = dict(layers)
         setup_method_args = cls._get_setup_method_args(**locals())
         names = list(modalities.values())
         for name in layers or ():
@@ -346,12 +302,11 @@ class SetupMixin(BaseModelClass):
             mdata, setup_method_args, modalities, layers or {}, kwargs
         )
         for modality in read_modalities(manager.registry):
-            described = modality.kind.describe_normalization(modality.scale)
             logger.info(
                 "setup_mudata: modality %r (%s) holds %s",
                 modality.name,
                 modality.kind.role,
-                described,
+                modality.kind.describe_normalization(modality.scale),
             )
 
     @classmethod
@@ -379,68 +334,61 @@ class SetupMixin(BaseModelClass):
             Arguments of a transfer from another registry.
         """
         arguments = method_args["setup_args"]
-        refuse_unknown(
-            getattr(cls, method_args["setup_method_name"]), kwargs, *_TRANSFER_ARGS
-        )
+        setup_method = getattr(cls, method_args["setup_method_name"])
+        refuse_unknown(setup_method, kwargs, *_TRANSFER_ARGS)
+        source_fields: dict[str, Any] = {}
+        if "source_registry" in kwargs:
+            source_fields = kwargs["source_registry"]["field_registries"]
         fields: list[BaseAnnDataField] = []
-        registered = (
-            kwargs["source_registry"]["field_registries"]
-            if "source_registry" in kwargs
-            else {}
-        )
-        genes = {
-            x_key: state["state_registry"].get(ExpressionField.COLUMN_NAMES_KEY)
-            for x_key, state in registered.items()
-        }
         for role, name in roles.items():
             x_key, mask_key = field_keys(role, name)
-            place, kind = place_of(name), MODALITY_KINDS[role]
-            fields += [
-                _field(
-                    ExpressionField,
-                    data,
-                    name,
-                    x_key,
-                    layers.get(name),
-                    place,
-                    kind,
-                    genes.get(x_key),
-                ),
-                _field(MaskField, data, name, mask_key, arguments["mask_key"], place),
-            ]
+            genes = None
+            if x_key in source_fields:
+                state = source_fields[x_key]["state_registry"]
+                genes = state.get(ExpressionField.COLUMN_NAMES_KEY)
+            expression = _wrap(ExpressionField, data, name)(
+                x_key,
+                layers.get(name),
+                name=place_of(name),
+                kind=MODALITY_KINDS[role],
+                genes=genes,
+            )
+            mask = _wrap(MaskField, data, name)(
+                mask_key, arguments["mask_key"], name=place_of(name)
+            )
+            fields += [expression, mask]
         # All are checked before the first one writes to the reference.
         for field in fields:
             field.validate_field(data)
-        key = arguments["labels_key"]
-        owner = _find_column(data, key, "labels_key", roles.values())
-        options = (
-            arguments["unlabeled_category"],
-            place_of(owner, data),
-            arguments["min_cells"],
-            not registered,
+        labels_key = arguments["labels_key"]
+        labels_modality = _find_column(data, labels_key, "labels_key", roles.values())
+        labels = _wrap(LabelsField, data, labels_modality)(
+            REGISTRY_KEYS.LABELS_KEY,
+            labels_key,
+            unlabeled_category=arguments["unlabeled_category"],
+            name=place_of(labels_modality, data),
+            min_cells=arguments["min_cells"],
+            is_new=not source_fields,
         )
-        fields.append(
-            _field(LabelsField, data, owner, REGISTRY_KEYS.LABELS_KEY, key, *options)
-        )
-        fields[-1].validate_field(data)
-        key, owner = arguments["batch_key"], None
-        if key is not None:
-            owner = _find_column(data, key, "batch_key", roles.values())
-            obs = data.obs if owner is None else data[owner].obs
-            if obs[key].isna().any():
+        labels.validate_field(data)
+        batch_key = arguments["batch_key"]
+        batch_modality = None
+        if batch_key is not None:
+            batch_modality = _find_column(data, batch_key, "batch_key", roles.values())
+            obs = _obs_of(data, batch_modality)
+            if obs[batch_key].isna().any():
                 raise ValueError(
-                    f"{place_of(owner, data)}.obs[{key!r}] has cells without a batch (NaN)."
+                    f"{place_of(batch_modality, data)}.obs[{batch_key!r}] has cells without a batch (NaN)."
                 )
+        batches = _wrap(CategoricalObsField, data, batch_modality)(
+            REGISTRY_KEYS.BATCH_KEY, batch_key
+        )
+        # Cells were compared above, for the modalities that are used.
+        checks = AnnDataManagerValidationCheck(check_fully_paired_mudata=False)
         manager = AnnDataManager(
-            fields=[
-                *fields,
-                _field(CategoricalObsField, data, owner, REGISTRY_KEYS.BATCH_KEY, key),
-            ],
+            fields=[*fields, labels, batches],
             setup_method_args=method_args,
-            # Cells were compared above, for the modalities that are used.
-            validation_checks=AnnDataManagerValidationCheck(
-                check_fully_paired_mudata=False
-            ),
+            validation_checks=checks,
         )
         manager.register_fields(data, **kwargs)
         cls.register_manager(manager)
@@ -452,15 +400,13 @@ class SetupMixin(BaseModelClass):
         ANY_CELLS.check("adata", adata)
         manager = cls._setup_adata_manager_store.get(adata.uns.get(_SCVI_UUID_KEY))
         if manager is None or manager.adata is not adata:
-            what = (
-                "is a copy or a part of the data that were set up"
-                if manager
-                else "was not set up as a reference"
-            )
             name = place_of(None, adata)
             method = "setup_mudata" if name == "mdata" else "setup_anndata"
+            problem = "was not set up as a reference"
+            if manager is not None:
+                problem = "is a copy or a part of the data that were set up"
             raise ValueError(
-                f"{name} {what}: call TOSICA.{method}({name}, labels_key=...) first."
+                f"{name} {problem}: call TOSICA.{method}({name}, labels_key=...) first."
             )
 
     @classmethod
@@ -473,8 +419,8 @@ class SetupMixin(BaseModelClass):
         a batch, and :meth:`train` finds what differs between the batches of its own reference.
         Labels that the registry lacks are refused.
         """
-        setup = getattr(cls, registry["setup_method_name"])
-        setup(
+        setup_method = getattr(cls, registry["setup_method_name"])
+        setup_method(
             adata,
             source_registry=registry,
             extend_categories=True,
@@ -494,9 +440,12 @@ class SetupMixin(BaseModelClass):
 
     @ontology_term_ids_.setter
     def ontology_term_ids_(self, terms: Mapping[str, str]) -> None:
-        name = "ontology_term_ids_"
-        found = check_mapping(name, terms, self.labels, "the model")
-        self._term_of_label = {k: term for k, term in found.items() if term != NO_TERM}
+        term_of_label = check_mapping(
+            "ontology_term_ids_", terms, self.labels, "the model"
+        )
+        self._term_of_label = {
+            label: term for label, term in term_of_label.items() if term != NO_TERM
+        }
 
     @property
     def label_parents_(self) -> dict[str, str]:
@@ -514,19 +463,20 @@ class SetupMixin(BaseModelClass):
 
     def _read_terms(self, adata: AnnData | MuData) -> None:
         """Take the terms of the labels from the reference, if it has any."""
-        key = self.registry_["setup_args"]["labels_key"]
-        mod_key = self.adata_manager.data_registry[REGISTRY_KEYS.LABELS_KEY].get(
-            "mod_key"
-        )
-        obs = adata.obs if mod_key is None else adata[mod_key].obs
-        self._term_of_label = read_terms(obs, key, self.labels)
+        labels_key = self.registry_["setup_args"]["labels_key"]
+        obs = _obs_of(adata, self._modality_of(REGISTRY_KEYS.LABELS_KEY))
+        self._term_of_label = read_terms(obs, labels_key, self.labels)
+
+    def _modality_of(self, key: str) -> str | None:
+        """Name of the modality whose ``obs`` has a registered column."""
+        name: str | None = self.adata_manager.data_registry[key].get("mod_key")
+        return name
 
     @property
     def gene_sets(self) -> list[str]:
         """Names of the gene sets, in the order of the mask, without unannotated tokens."""
-        return list(
-            self.tokens.names[: len(self.tokens.names) - self.tokens.n_unannotated]
-        )
+        names = self.tokens.names
+        return list(names[: len(names) - self.tokens.n_unannotated])
 
     @validate_params(how=OneOf("mean", "max"))
     def get_gene_weights(self, how: Literal["mean", "max"] = "mean") -> pd.DataFrame:
@@ -544,7 +494,7 @@ class SetupMixin(BaseModelClass):
         """
         tokens = self.tokens
         weights = self.module.embedding.gene_weights(how).float().cpu().numpy()
-        shape = (self.module.embedding.n_genes, self.module.embedding.n_tokens)
+        shape = (len(tokens.var_names), len(tokens.names))
         table = sp.csc_matrix(
             (weights, tokens.genes, tokens.indptr), shape=shape
         ).toarray()
@@ -625,43 +575,41 @@ class SetupMixin(BaseModelClass):
         device(type='cpu')
         """
         try:
-            found = (
-                torch.device("cuda", int(device))
-                if isinstance(device, Integral)
-                else torch.device(device)
-            )
-            torch.empty(0, device=found)
+            if isinstance(device, Integral):
+                device = torch.device("cuda", int(device))
+            torch.empty(0, device=device)
         # AssertionError is what torch raises if it was built without GPUs.
         except (RuntimeError, AssertionError) as error:
             raise ValueError(
                 f"device={device!r} cannot be used here ({first_line(error)}): pass 'cpu', 'cuda:0' and so on."
             ) from error
-        super().to_device(found)
+        super().to_device(torch.device(device))
 
     def _codes(self, key: str) -> np.ndarray:
         """Codes of labels or batches, in the order of the reference's cells; -1 for cells without a label."""
-        codes = np.asarray(
-            self.adata_manager.get_from_registry(key), dtype=np.int64
-        ).ravel()
-        mod_key = self.adata_manager.data_registry[key].get("mod_key")
-        if mod_key is not None:
-            codes = codes[cell_indexers(self.adata, [mod_key])[mod_key]]
-        return (
-            codes
-            if key != REGISTRY_KEYS.LABELS_KEY
-            else np.where(codes < len(self.labels), codes, -1)
-        )
+        codes = np.asarray(self.adata_manager.get_from_registry(key), dtype=np.int64)
+        codes = codes.ravel()
+        name = self._modality_of(key)
+        if name is not None:
+            codes = codes[cell_indexers(self.adata, [name])[name]]
+        if key == REGISTRY_KEYS.LABELS_KEY:
+            codes = np.where(codes < len(self.labels), codes, -1)
+        return codes
 
 
-def _field(
-    kind: type[BaseAnnDataField], data: AnnData | MuData, name: str | None, *args: Any
-) -> BaseAnnDataField:
-    """Make a field of an AnnData, or of one modality of a MuData."""
-    return (
-        kind(*args)
-        if isinstance(data, AnnData)
-        else MuDataWrapper(kind)(*args, mod_key=name)
-    )
+def _wrap(
+    field_cls: type[BaseAnnDataField], data: AnnData | MuData, name: str | None
+) -> Callable[..., BaseAnnDataField]:
+    """Get the class of a field for an AnnData, or for one modality of a MuData."""
+    if isinstance(data, AnnData):
+        return field_cls
+    return partial(MuDataWrapper(field_cls), mod_key=name)
+
+
+def _obs_of(data: AnnData | MuData, name: str | None) -> pd.DataFrame:
+    """Get the ``obs`` of the whole or of a modality."""
+    obs: pd.DataFrame = data.obs if name is None else data[name].obs
+    return obs
 
 
 def _find_column(
@@ -671,38 +619,28 @@ def _find_column(
     if key in data.obs:
         one_column(data.obs, key)
         return None
-    parts = (
-        {} if isinstance(data, AnnData) else {str(name): data[name] for name in names}
-    )
-    found = {name: part for name, part in parts.items() if key in part.obs}
-    if not found:
-        known = [
-            column for part in (data, *parts.values()) for column in part.obs.columns
-        ]
-        where = (
-            "adata.obs"
-            if isinstance(data, AnnData)
-            else "mdata.obs or of a modality's obs"
-        )
-        known = list(dict.fromkeys(known))
+    place = "adata.obs"
+    modalities: dict[str, AnnData] = {}
+    if not isinstance(data, AnnData):
+        place = "mdata.obs or of a modality's obs"
+        modalities = {str(name): data[name] for name in names}
+    owners = [name for name, modality in modalities.items() if key in modality.obs]
+    if not owners:
+        columns = list(data.obs.columns)
+        for modality in modalities.values():
+            columns.extend(modality.obs.columns)
+        columns = list(dict.fromkeys(columns))
         raise KeyError(
-            f"{argument} {key!r} is no column of {where}{only_known(key, known)}"
+            f"{argument} {key!r} is no column of {place}{only_known(key, columns)}"
         )
-    first = next(iter(found))
-    indexers = cell_indexers(data, list(found))
+    indexers = cell_indexers(data, owners)
     values = [
-        reindex_obs(part, indexers[name]).obs[key].astype(str)
-        for name, part in found.items()
+        reindex_obs(modalities[name], indexers[name]).obs[key].astype(str)
+        for name in owners
     ]
-    if any(not np.array_equal(values[0], others) for others in values[1:]):
+    if not all(np.array_equal(values[0], column) for column in values):
         raise ValueError(
             f"{argument} {key!r} is a column of several modalities, and they differ: say which is meant by mdata.obs."
         )
-    logger.info("setup_mudata: found %s %r in mdata[%r].obs", argument, key, first)
-    return first
-
-
-def is_rank_zero(model: SetupMixin) -> bool:
-    """Whether this is the only process with the model, or the first of several."""
-    trainer = getattr(model, "trainer", None)
-    return trainer is None or trainer.world_size == 1 or bool(trainer.is_global_zero)
+    logger.info("setup_mudata: found %s %r in mdata[%r].obs", argument, key, owners[0])
+    return owners[0]

@@ -21,9 +21,9 @@ from tosica.model._fields import LabelsField
 from tosica.model._modalities import lay_out_tokens, read_modalities
 from tosica.model._save_load import SaveLoadMixin
 from tosica.model._self_training import SelfTrainingMixin
-from tosica.model._setup import TrainingResult
 from tosica.model._tokens import select_tokens
 from tosica.model._training import TrainingMixin
+from tosica.model._training_result import TrainingResult
 from tosica.module import REGISTRY_KEYS, TOSICAModule
 from tosica.pp import build_mask
 

@@ -18,10 +18,10 @@ from tosica.model._annbatch import AnnbatchReader
 from tosica.model._checkpoint import CHECKPOINT_FILE, find_checkpoint
 from tosica.model._device import ACCELERATOR, check_devices
 from tosica.model._interrupt import restore_on_failure
+from tosica.model._network_weights import read_network_weights
 from tosica.model._phases import PHASES
 from tosica.model._plan import make_config
 from tosica.model._state import TrainableModel, TrainingSettings, TrainingState
-from tosica.model._tokens import read_network_weights
 from tosica.model._trainer import TRAINER_ARGUMENTS, pop_progress_args
 
 if TYPE_CHECKING:

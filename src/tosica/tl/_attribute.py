@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tosica.model import TOSICA
-    from tosica.model._modalities import Minibatch
+    from tosica.model._query import Minibatch
     from tosica.module import TOSICAModule
 
 Baseline: TypeAlias = Literal["reference", "mean"]

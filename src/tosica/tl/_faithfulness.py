@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tosica.model import TOSICA
-    from tosica.model._modalities import Minibatch
+    from tosica.model._query import Minibatch
 
 _SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 _ORDERS = ("genes", "gene sets", "random")
