@@ -18,7 +18,6 @@ from scvi.data.fields import CategoricalObsField, MuDataWrapper
 from scvi.model.base import BaseModelClass
 
 from tosica._checks import (
-    ANY_CELLS,
     CellData,
     InstanceOf,
     OneOf,
@@ -395,9 +394,8 @@ class SetupMixin(BaseModelClass):
         return manager
 
     @classmethod
-    def _check_set_up(cls, adata: Any) -> None:
+    def _check_set_up(cls, adata: AnnData | MuData) -> None:
         """Refuse data that were not set up as a reference, or a copy or part of such data."""
-        ANY_CELLS.check("adata", adata)
         manager = cls._setup_adata_manager_store.get(adata.uns.get(_SCVI_UUID_KEY))
         if manager is None or manager.adata is not adata:
             name = place_of(None, adata)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import rich.pretty  # noqa: F401 # scvi-tools prints with it, but leaves its import to chance
 
-from tosica._checks import InstanceOf, validate_params
+from tosica._checks import ANY_CELLS, InstanceOf, validate_params
 from tosica._limits import LIMITS
 from tosica._parallel import thread_pool
 from tosica._progress import progress
@@ -121,7 +121,9 @@ class TOSICA(
             raise ValueError(
                 f"embed_dim ({embed_dim}) must be a multiple of n_heads ({n_heads})."
             )
-        if adata is not None or registry is None:
+        if registry is None:
+            ANY_CELLS.check("adata", adata)
+        if adata is not None:
             self._check_set_up(adata)
         super().__init__(adata, registry)
         state = self.get_state_registry(REGISTRY_KEYS.LABELS_KEY)
