@@ -84,11 +84,6 @@ def half(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.where(np.arange(len(one))[:, None] % 2 == 0, one, other)
 
 
-def z_scores(x: np.ndarray) -> np.ndarray:
-    """Standardized genes, with negative values set to zero."""
-    return np.asarray(np.clip((x - x.mean(0)) / np.maximum(x.std(0), 1e-9), 0, 10))
-
-
 def log(counts: np.ndarray, total: float = 1e4) -> np.ndarray:
     return np.log1p(total * shares(counts))
 
@@ -112,9 +107,6 @@ TAKEN: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "log1p of reads": ("log1p", lambda c: log(reads(c))),
     "log1p without ambient RNA": ("log1p", lambda c: log(ambient_removed(c))),
     "log1p, rounded": ("log1p", lambda c: log(c).round(3)),
-    "log2 of 1e4": ("log2", lambda c: np.log2(1 + 1e4 * shares(c))),
-    "log2 of reads": ("log2", lambda c: np.log2(1 + 1e6 * shares(reads(c)))),
-    "log10 of 1e6": ("log10", lambda c: np.log10(1 + 1e6 * shares(c))),
 }
 REFUSED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "counts without ambient RNA": ambient_removed,
@@ -123,19 +115,13 @@ REFUSED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "log2 of raw counts": lambda c: np.log2(1 + c),
     "square roots": lambda c: np.sqrt(1e4 * shares(c)),
     "square roots of raw counts": np.sqrt,
-    "z-scores": lambda c: z_scores(log(c)),
-    "z-scores of reads": lambda c: z_scores(log(reads(c))),
+    "log2 of 1e4": lambda c: np.log2(1 + 1e4 * shares(c)),
+    "log2 of reads": lambda c: np.log2(1 + 1e6 * shares(reads(c))),
+    "log10 of 1e6": lambda c: np.log10(1 + 1e6 * shares(c)),
     "genes scaled to 1": lambda c: log(c) / log(c).max(0).clip(1e-9),
-    "ranks": lambda c: rankdata(log(c), axis=1),
-    "ranks of what is expressed": lambda c: np.where(
-        c > 0, rankdata(log(c), axis=1, method="min"), 0
-    ),
     "ranks / n": lambda c: rankdata(log(c), axis=1, method="max") / c.shape[1],
-    "ranks without ties": lambda c: log(c).argsort(1).argsort(1) + 1.0,
-    "ranks of half of the genes": lambda c: log(c).argsort(1).argsort(1)[:, ::2] + 1.0,
     "one value": lambda c: np.full_like(c, 2.5),
     "half counts, half log1p": lambda c: half(c, log(c)),
     "half log1p, half log2": lambda c: half(log(c), np.log2(1 + 1e4 * shares(c))),
-    "half log1p, half not normalized": lambda c: half(log(c), np.log1p(c))[:, ::2],
     "a batch of counts": lambda c: np.vstack([c[: len(c) // 6], log(c)[len(c) // 6 :]]),
 }

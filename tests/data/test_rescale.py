@@ -120,48 +120,6 @@ def test_what_does_not_tell_the_total(name):
     assert fit_scale(CellMatrix(adata)).over == "median"
 
 
-@pytest.mark.parametrize("genes", [slice(None), slice(60, 200)], ids=["all", "fewer"])
-@pytest.mark.parametrize(
-    "others", [np.arange(80) % 2 == 0, np.arange(80) < 13], ids=["half", "batch"]
-)
-def test_different_totals_are_refused(others, genes):
-    counts = sequenced()
-    for other in (normalised(counts, 1e6), np.log1p(counts)):
-        with pytest.raises(ValueError, match=REFUSAL):
-            fit_scale(
-                rows(np.where(others[:, None], other, normalised(counts))[:, genes])
-            )
-
-
-def test_types_and_technologies_that_differ_are_no_scales():
-    counts = sequenced(200)
-    # Red blood cells have nearly all of their counts in few genes, in the end all of them.
-    counts[::4, :3] *= 400
-    assert fit_scale(rows(normalised(counts)[:, :100])).over == "median"
-    deep = np.random.default_rng(1).poisson(200 * sequenced(100))
-    counts = np.concatenate([sequenced(100), deep])
-    for x in (
-        normalised(counts),
-        normalised(counts)[:, :100],
-        normalised(counts, None)[:, :100],
-    ):
-        assert fit_scale(rows(x)).kind == "log1p"
-
-
-@pytest.mark.parametrize(("n_cells", "percent"), [(100, (2, 1)), (5000, (5, 2))])
-def test_totals_that_vary_by_a_few_percent_are_no_scales(n_cells, percent):
-    """Such as after mitochondrial genes were left out, which hold a few percent of the counts."""
-    rng = np.random.default_rng(n_cells)
-    counts = rng.poisson(rng.gamma(1, 10, (n_cells, 200))).astype(np.float64)
-    total = counts.sum(1, keepdims=True)
-    share = np.clip(rng.normal(*percent, (n_cells, 1)), 0, None) / 100
-    counts = np.column_stack([counts, np.rint(total * share / (1 - share))])
-    fit_scale(rows(normalised(counts)[:, :-1]))
-    both = half(normalised(counts, 1e6), normalised(counts))
-    with pytest.raises(ValueError, match=REFUSAL):
-        fit_scale(rows(both[:, :-1]))
-
-
 def test_real_cells_whose_values_were_rounded():
     raw = sc.datasets.pbmc68k_reduced().raw.to_adata()
     # Its obs has the total counts.
@@ -185,29 +143,15 @@ WRONG = {
     "1e3": np.log1p(1e3 * SHARES),
     "1": np.log1p(SHARES),
     "median": np.log1p(np.median(COUNTS.sum(1)) * SHARES),
-    "log2": np.log2(1 + 1e4 * SHARES),
-    "log10": np.log10(1 + 1e4 * SHARES),
-    "log10 1e6": np.log10(1 + 1e6 * SHARES),
 }
 
 
 def aligned(x, scale=SCALE, names=GENES, columns=GENES, **settings):
-    """Values that the model gets, log-normalized if they are still counts."""
+    """Values that the model gets."""
     adata = ad.AnnData(x)
     adata.var_names = columns[: adata.n_vars]
-    parts = []
-    for found in AlignedCells(RNA, CellMatrix(adata), names, scale, **settings):
-        values = found.values
-        if found.is_counts:
-            total = (
-                values.sum(1, dtype=np.float64) if found.total is None else found.total
-            )
-            factor = np.divide(
-                scale.target_sum, total, out=np.zeros_like(total), where=total > 0
-            )
-            values = np.log1p(values * factor[:, None])
-        parts.append(values)
-    return np.concatenate(parts)
+    batches = AlignedCells(RNA, CellMatrix(adata), names, scale, **settings)
+    return np.concatenate([batch.values for batch in batches])
 
 
 @pytest.fixture
@@ -228,7 +172,7 @@ def test_another_scale_is_recognised(name, form, said):
     found = aligned(form(WRONG[name].astype(np.float32)))
     np.testing.assert_allclose(found, RIGHT, rtol=2e-4, atol=2e-4)
     assert "they are brought to the reference's scale, the natural logarithm" in said()
-    assert ("of a total of 10000" in said()) is (name not in ("log2", "log10"))
+    assert "of a total of 10000" in said()
     for n_obs in (1, 5):
         found = aligned(WRONG[name][:n_obs].astype(np.float32))
         np.testing.assert_allclose(found, RIGHT[:n_obs], rtol=2e-4, atol=2e-4)
@@ -242,7 +186,7 @@ def test_values_without_a_logarithm_are_taken_as_counts(factor, said):
     assert not said()
 
 
-@pytest.mark.parametrize("name", ["1e6", "1e3", "1", "median", "log10 1e6"])
+@pytest.mark.parametrize("name", WRONG)
 @pytest.mark.parametrize("columns", [slice(48)])
 @pytest.mark.filterwarnings("ignore:The query has only")
 def test_another_scale_with_genes_that_were_left_out(name, columns, said):
@@ -253,12 +197,6 @@ def test_another_scale_with_genes_that_were_left_out(name, columns, said):
         "brought to the reference's scale, the natural logarithm of a total of 10000"
         in said()
     )
-    for logarithm in (
-        "log2",
-        "log10",
-    ):  # the total is as it should be without these genes, and stays
-        found = aligned(WRONG[logarithm][:, columns])[:, columns]
-        np.testing.assert_allclose(found, RIGHT[:, columns], rtol=1e-4, atol=1e-4)
 
 
 def test_totals_are_those_of_the_models_genes(said):
@@ -315,7 +253,7 @@ def test_what_is_right_or_not_known_is_taken_as_it_is(x, scale, said):
     assert not said()
 
 
-@pytest.mark.parametrize("name", ["1e6", "log2"])
+@pytest.mark.parametrize("name", ["1e6", "1e3"])
 def test_reference_whose_total_is_known(name):
     """A query with all genes is scaled over all of them, as the reference was."""
     scale = Scale("log1p", 1e4, "matrix", 5e3)
@@ -389,7 +327,7 @@ def test_a_model_of_any_scale_annotates_queries_of_any_scale(train):
     counts = np.random.default_rng(0).poisson(rates) + 0.0
     made = {
         "counts": counts,
-        "log2": np.log2(1 + 1e6 * shares(counts)),
+        "log1p of 1e6": normalised(counts, 1e6),
         "per million": 1e6 * shares(counts),
         "log1p": normalised(counts),
     }
@@ -400,11 +338,11 @@ def test_a_model_of_any_scale_annotates_queries_of_any_scale(train):
         adata.obs["kind"] = pd.Categorical(np.array(["a", "b", "c"])[kinds])
         return adata
 
-    adata = cells(made["log2"])
+    adata = cells(made["log1p of 1e6"])
     sets = {f"s{i}": list(GENES[15 * i : 15 * i + 15]) for i in range(4)}
     tosica.pp.build_mask(adata, sets, max_gene_sets=3)
     model = train(adata, max_epochs=10)
-    expected = model.predict(cells(made["log2"]), soft=True)
+    expected = model.predict(cells(made["log1p of 1e6"]), soft=True)
     for x in made.values():
         found = model.predict(cells(x), soft=True)
         np.testing.assert_allclose(found, expected, atol=1e-3)

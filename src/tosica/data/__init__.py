@@ -4,25 +4,24 @@
     Blocks of cells of one matrix of an AnnData; annotations of a lazily opened one.
 ``_mudata``
     Modalities of a MuData by role, their cells in one order, side by side.
-``_align``
-    Match the genes of a query with those of a model.
 ``_scale``
     Tell counts and their logarithms, and refuse everything else.
 ``_normalize``
-    Normalize counts in blocks and in minibatches; find the total of a reference, and bring a query to it.
+    Normalize counts.
+``_reference_scale``
+    Find the total of a reference.
+``_query_scale``
+    Bring a query to that total.
 ``_kinds``
-    RNA, antibodies, gene activity: what each does with the above.
+    RNA, antibodies and gene activity: which of the above each uses.
+``_align``
+    Match the genes of a query with those of a model.
+``_query``
+    Read the cells of a query, aligned and normalized.
 """
 
 from tosica.data._align import find_genes
-from tosica.data._kinds import (
-    MODALITY_KINDS,
-    AlignedCells,
-    CellBatch,
-    EmptyCellsWarning,
-    ModalityKind,
-    ModalityScale,
-)
+from tosica.data._kinds import MODALITY_KINDS, ModalityKind, ModalityScale
 from tosica.data._matrix import (
     BLOCK,
     Block,
@@ -46,9 +45,10 @@ from tosica.data._normalize import (
     LogNormalization,
     ModalitySlice,
     Normalization,
-    Scale,
     normalize,
 )
+from tosica.data._query import AlignedCells, CellBatch, EmptyCellsWarning
+from tosica.data._reference_scale import Scale
 from tosica.data._scale import (
     TARGET_SUM,
     are_factor_codes,

@@ -1,4 +1,4 @@
-"""Match the genes of a query with those of a model, and put them in the model's order."""
+"""Match the genes of a query with those of a model."""
 
 from __future__ import annotations
 
@@ -58,48 +58,46 @@ def find_genes(
         return FoundGenes(indexer, [], {}, "")
     respelled = match_respelled(names, model_names, indexer[rows], rows)
     indexer[respelled.rows] = respelled.targets
-    if not translate or (indexer >= 0).sum() >= (1 - LIMITS.missing_genes) * len(
-        model_names
-    ):
+    n_sufficient = (1 - LIMITS.missing_genes) * len(model_names)
+    if not translate or (indexer >= 0).sum() >= n_sufficient:
         return FoundGenes(indexer, respelled.ambiguous, {}, "")
     indexer, repeated, summary = _translate(names, model_names, read_var(), indexer)
     return FoundGenes(indexer, respelled.ambiguous, repeated, summary)
 
 
 def _translate(
-    names: pd.Index, genes: pd.Index, var: pd.DataFrame | None, by_name: np.ndarray
+    names: pd.Index,
+    model_names: pd.Index,
+    var: pd.DataFrame | None,
+    indexer_by_name: np.ndarray,
 ) -> tuple[np.ndarray, dict[str, list[str]], str]:
     """Match genes by other identifiers, older symbols and columns of ``var``, too.
 
-    A gene of the model takes one gene of the query: where several would fit, none is taken, unless
-    one has its name. These genes are returned with their names in the query, too, and what the log
-    is to say.
+    A gene of the model takes one gene of the query: if several fit, none is taken, unless one has
+    its name. These genes are returned with their names in the query, and a summary for the log.
     """
-    wanted = undecorated(genes)
-    match = match_genes(GeneList(names, var), GeneList(wanted))
-    given = np.asarray(match.names.names)
+    model_genes = undecorated(model_names)
+    match = match_genes(GeneList(names, var), GeneList(model_genes))
+    query_genes = np.asarray(match.names.names)
     pairs = pd.DataFrame({"gene": match.targets, "row": match.rows})
-    own = np.asarray(wanted)[match.targets]
-    same = given[match.rows] == own
+    gene_name = np.asarray(model_genes)[pairs["gene"]]
+    query_name = query_genes[pairs["row"]]
+    is_same = query_name == gene_name
     # Names that Seurat changed are as good, if the name itself is not there.
-    same |= same_but_hyphens(given[match.rows], own) & ~np.isin(
-        match.rows, match.rows[same]
-    )
-    exact = pairs[same].drop_duplicates("gene", keep=False)
-    rest = pairs[
-        ~same & ~pairs["gene"].isin(exact["gene"]) & ~pairs["row"].isin(exact["row"])
-    ]
-    several = rest[rest["gene"].duplicated(keep=False)]
+    is_new = ~np.isin(pairs["row"], pairs["row"][is_same])
+    is_same |= same_but_hyphens(query_name, gene_name) & is_new
+    exact = pairs[is_same].drop_duplicates("gene", keep=False)
+    is_free = ~pairs["gene"].isin(exact["gene"]) & ~pairs["row"].isin(exact["row"])
+    translated = pairs[~is_same & is_free]
+    is_repeated = translated["gene"].duplicated(keep=False)
     repeated = {
-        str(genes[gene]): [str(given[row]) for row in rows]
-        for gene, rows in several.groupby("gene")["row"]
+        str(model_names[gene]): [str(query_genes[row]) for row in rows]
+        for gene, rows in translated[is_repeated].groupby("gene")["row"]
     }
-    rest = rest[
-        ~rest["gene"].duplicated(keep=False) & ~rest["row"].duplicated(keep=False)
-    ]
-    indexer = np.full_like(by_name, -1)
-    for part in (exact, rest):
-        indexer[part["row"].to_numpy()] = part["gene"].to_numpy()
-    if (indexer >= 0).sum() <= (by_name >= 0).sum():
-        return by_name, repeated, ""
+    is_shared = translated["row"].duplicated(keep=False)
+    matched = pd.concat([exact, translated[~is_repeated & ~is_shared]])
+    if len(matched) <= (indexer_by_name >= 0).sum():
+        return indexer_by_name, repeated, ""
+    indexer = np.full_like(indexer_by_name, -1)
+    indexer[matched["row"].to_numpy()] = matched["gene"].to_numpy()
     return indexer, repeated, match.summary()

@@ -64,7 +64,7 @@ class Modality:
         return ModalitySlice(
             offset,
             offset + len(self.genes),
-            self.kind.normalization(self.scale, self.scale.kind),
+            self.kind.normalization(self.scale),
         )
 
     def check_genes(self, data: AnnData | MuData) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mudata import MuData
     from torch import Tensor
 
-    from tosica.data import CellBatch, ExpressionSource
+    from tosica.data import ExpressionSource
     from tosica.linear import NoveltyStatistics
     from tosica.model._modalities import Modality
 
@@ -64,7 +64,7 @@ class QueryLoader:
     modalities
         The model's modalities.
     device
-        Where minibatches are normalized.
+        Device of the minibatches.
     batch_size
         Cells in a minibatch, by default a number that suits the device.
     sample
@@ -123,40 +123,20 @@ class QueryLoader:
         masks = [np.zeros(len(modality.genes), dtype=bool) for modality in modalities]
         for position, cells in self._cells.items():
             masks[position] = cells.measured
-        self.measured = self._mask_to_device(np.concatenate(masks))
-
-    def _mask_to_device(self, measured: np.ndarray) -> Tensor | None:
-        if measured.all():
-            return None
-        return torch.from_numpy(measured).to(self._device)
+        measured = np.concatenate(masks)
+        self.measured: Tensor | None = None
+        if not measured.all():
+            self.measured = torch.from_numpy(measured).to(device)
 
     def __iter__(self) -> Iterator[Minibatch]:
-        measured = {
-            position: self._mask_to_device(cells.measured)
-            for position, cells in self._cells.items()
-        }
         for batches in zip(*self._cells.values(), strict=True):
             columns = {
-                position: self._normalize(position, batch, measured[position])
+                position: torch.from_numpy(batch.values).to(self._device)
                 for position, batch in zip(self._cells, batches, strict=True)
             }
             yield Minibatch(
-                batches[0].start, self._join(columns), self.measured, self.modalities
+                batches[0].offset, self._join(columns), self.measured, self.modalities
             )
-
-    def _normalize(
-        self, position: int, batch: CellBatch, measured: Tensor | None
-    ) -> Tensor:
-        """Normalize a batch of one modality on the device, unless it is normalized."""
-        modality = self._modalities[position]
-        x = torch.from_numpy(batch.values).to(self._device)
-        normalization = modality.kind.normalization(modality.scale)
-        if normalization is None or not batch.is_counts:
-            return x
-        total = None
-        if batch.total is not None:
-            total = torch.from_numpy(batch.total).to(self._device)
-        return normalization.normalize(x, total=total, measured=measured)
 
     def _join(self, columns: dict[int, Tensor]) -> Tensor:
         """Put the modalities side by side, with zeros for those that the query lacks."""

@@ -217,7 +217,7 @@ class PartAnnotator:
         ):
             write_elem(file, "arrays", result.arrays())
             write_elem(file, "n_empty", sum(warning.n_cells for warning in empty))
-            write_elem(file, "empty_cells", empty[0].what if empty else "")
+            write_elem(file, "empty_cells", empty[0].description if empty else "")
         return part_number
 
     def _infer(self, cells: AnnData) -> AnnotationResult:
@@ -393,7 +393,7 @@ def _copy_attention(plan: Plan, folder: Path, obsm: Any, key: str) -> dict[str, 
         for name, array in arrays.items():
             columns.setdefault(name, []).append(array)
         n_empty += warning.n_cells
-        empty_cells = warning.what or empty_cells
+        empty_cells = warning.description or empty_cells
     if n_empty:
         warn_user(EmptyCellsWarning(n_empty, empty_cells))
     return {name: np.concatenate(arrays) for name, arrays in columns.items()}
