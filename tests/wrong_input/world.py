@@ -90,7 +90,7 @@ RIGHT: dict[str, Any] = {
     "output": lambda w: w.folder / "annotated.h5ad",
     "reference_model": lambda w: w.model,
     "repo_id": "lab/toy",
-    "want": "probabilities",
+    "outputs": "probabilities",
     "n_obs": 40,
     "n_vars": 400,
 }

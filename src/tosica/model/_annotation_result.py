@@ -1,4 +1,4 @@
-"""What a model says of cells, which of them are "Unknown", and how it is written to a query."""
+"""Labels and scores of a query's cells, which cells are "Unknown", and how a query stores them."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ DEFAULT_CONFIDENCE = 0.9
 CONFIDENCE = Fraction(zero=False)
 # The grey that scanpy gives to missing values.
 _UNKNOWN_COLOR = "#d3d3d3"
-# Columns of obs that an earlier call may have written, and that would belong to other labels.
+# Stale columns of obs from an earlier call, which belong to other labels.
 OUTDATED = (
-    *(
-        "novelty",
-        "novelty_pvalue",
-        "novelty_cluster",
-        "novelty_cluster_pvalue",
-        f"prediction{TERM_SUFFIX}",
-    ),
-    *("confident", "confident_probability", f"confident{TERM_SUFFIX}"),
+    "novelty",
+    "novelty_pvalue",
+    "novelty_cluster",
+    "novelty_cluster_pvalue",
+    f"prediction{TERM_SUFFIX}",
+    "confident",
+    "confident_probability",
+    f"confident{TERM_SUFFIX}",
 )
 # Fields with a row for each cell.
-_OF_CELLS = (
+_CELL_FIELDS = (
     "codes",
     "probability",
     "probabilities",
@@ -64,7 +64,7 @@ _OF_CELLS = (
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotationResult:
-    """What a model says of the cells of a query, as :meth:`tosica.TOSICA.infer` returns it.
+    """Labels and scores of the cells of a query, as :meth:`tosica.TOSICA.infer` returns them.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ class AnnotationResult:
     novelty: NDArray[np.float32] | None = None
     novelty_pvalue: NDArray[np.float32] | None = None
     hierarchy: LabelHierarchy | None = None
-    confident_codes: NDArray[np.int32] | None = None
+    confident_codes: NDArray[np.integer] | None = None
     confident_probability: NDArray[np.float32] | None = None
 
     @validate_params(cutoff=CUTOFF)
@@ -175,12 +175,11 @@ class AnnotationResult:
         """
         # `sc.tl.rank_genes_groups` fails on a category without cells.
         occurring, codes = np.unique(self._codes(cutoff), return_inverse=True)
-        n_labels = len(self.labels)
-        typed = pd.Index(self.dtype.categories)
-        if len(occurring) and occurring[-1] == n_labels:
-            typed = pd.Index(np.array([*self.labels, UNKNOWN], dtype=object))
+        labels = pd.Index(self.dtype.categories)
+        if len(self.labels) in occurring:
+            labels = pd.Index(np.array([*self.labels, UNKNOWN], dtype=object))
         return pd.Categorical.from_codes(
-            codes.ravel(), categories=typed[occurring], ordered=self.dtype.ordered
+            codes.ravel(), categories=labels[occurring], ordered=self.dtype.ordered
         )
 
     @validate_params(cutoff=CUTOFF, key_added=FileKey())
@@ -211,27 +210,27 @@ class AnnotationResult:
                 f"adata has other cells than the {len(self.obs_names)} of this result, or another order of them: pass "
                 "the cells that infer was called on."
             )
-        for kind in OUTDATED:
-            if f"{key_added}_{kind}" in adata.obs:
-                del adata.obs[f"{key_added}_{kind}"]
+        attention_key = f"X_{key_added}"
+        probabilities_key = f"{key_added}_probabilities"
+        for suffix in OUTDATED:
+            if f"{key_added}_{suffix}" in adata.obs:
+                del adata.obs[f"{key_added}_{suffix}"]
         columns = self.obs(cutoff, key_added)
         for name, values in columns.items():
             adata.obs[name] = values
-        written = [f".obs['{name}']" for name in columns]
+        places = [f".obs['{name}']" for name in columns]
         # Tables of an earlier call would contradict the new labels.
-        for name in (f"X_{key_added}", f"{key_added}_probabilities"):
-            adata.obsm.pop(name, None)
-        obsm: dict[str, Any] = (
-            {} if self.attention is None else {f"X_{key_added}": self.attention}
-        )
+        adata.obsm.pop(attention_key, None)
+        adata.obsm.pop(probabilities_key, None)
+        if self.attention is not None:
+            adata.obsm[attention_key] = self.attention
+            places.append(f".obsm['{attention_key}']")
         if probabilities:
-            obsm[f"{key_added}_probabilities"] = self.table()
-        for name, value in obsm.items():
-            adata.obsm[name] = value
-            written.append(f".obsm['{name}']")
+            adata.obsm[probabilities_key] = self.table()
+            places.append(f".obsm['{probabilities_key}']")
         adata.uns.update(self.uns(cutoff, key_added))
         self.warn_of_novelty()
-        logger.info("annotate: added %s and .uns['%s']", ", ".join(written), key_added)
+        logger.info("annotate: added %s and .uns['%s']", ", ".join(places), key_added)
 
     def table(self) -> pd.DataFrame:
         """Make a table of all probabilities, with columns that files can hold."""
@@ -241,10 +240,8 @@ class AnnotationResult:
     def obs(self, cutoff: Cutoff, key_added: str) -> dict[str, Any]:
         """Make the columns of ``obs``, by name."""
         predictions = self.predictions(cutoff)
-        if (
-            self.dtype.categories.dtype.kind in "biuf"
-            and UNKNOWN in predictions.categories
-        ):
+        is_numeric = self.dtype.categories.dtype.kind in "biuf"
+        if is_numeric and UNKNOWN in predictions.categories:
             logger.info(
                 "annotate: labels are written as text, because files hold no %s beside %r; cutoff=0 calls no cell so",
                 self.dtype.categories.dtype,
@@ -260,17 +257,17 @@ class AnnotationResult:
                 terms, self._codes(cutoff)
             )
         if self.confident_codes is not None and self.hierarchy is not None:
-            names, codes = [*self.hierarchy.names, UNKNOWN], self.confident_codes
-            columns |= {
-                "confident": _categorical(names, codes),
-                "confident_probability": self.confident_probability,
-            }
+            names = [*self.hierarchy.names, UNKNOWN]
+            columns["confident"] = _categorical(names, self.confident_codes)
+            columns["confident_probability"] = self.confident_probability
             if self.terms:
+                terms = [*self.hierarchy.terms, NO_TERM]
                 columns[f"confident{TERM_SUFFIX}"] = _categorical(
-                    [*self.hierarchy.terms, NO_TERM], codes
+                    terms, self.confident_codes
                 )
         if self.novelty is not None:
-            columns |= {"novelty": self.novelty, "novelty_pvalue": self.novelty_pvalue}
+            columns["novelty"] = self.novelty
+            columns["novelty_pvalue"] = self.novelty_pvalue
         return {f"{key_added}_{name}": values for name, values in columns.items()}
 
     def uns(self, cutoff: Cutoff, key_added: str) -> dict[str, Any]:
@@ -293,34 +290,33 @@ class AnnotationResult:
         if self.modalities is not None:
             metadata["modalities"] = np.array(self.modalities, dtype=object)
         colors = [*self.colors[: len(self.labels)], _UNKNOWN_COLOR]
-        occurring = [colors[i] for i in np.unique(self._codes(cutoff))]
-        found = {f"{key_added}_prediction_colors": occurring, key_added: metadata}
+        uns = {
+            f"{key_added}_prediction_colors": [
+                colors[code] for code in np.unique(self._codes(cutoff))
+            ],
+            key_added: metadata,
+        }
         if self.confident_codes is not None and self.hierarchy is not None:
-            # A group has the mean color of its labels.
-            rgb = self.hierarchy.members @ np.array(
-                [to_rgb(color) for color in colors[:-1]]
-            )
-            mixed = [
-                to_hex(color)
-                for color in rgb / self.hierarchy.members.sum(1, keepdims=True)
-            ]
-            of_name = dict(
-                zip(
-                    [*self.hierarchy.names, UNKNOWN],
-                    [*mixed, _UNKNOWN_COLOR],
-                    strict=True,
-                )
-            )
-            names = _categorical(
-                [*self.hierarchy.names, UNKNOWN], self.confident_codes
-            ).categories
-            found[f"{key_added}_confident_colors"] = [of_name[name] for name in names]
-        return found
+            uns[f"{key_added}_confident_colors"] = self._confident_colors()
+        return uns
+
+    def _confident_colors(self) -> list[str]:
+        """Color the confident answers that occur; a group has the mean color of its labels."""
+        assert self.hierarchy is not None
+        assert self.confident_codes is not None
+        label_colors = [to_rgb(color) for color in self.colors[: len(self.labels)]]
+        members = self.hierarchy.members
+        rgb = members @ np.array(label_colors) / members.sum(1, keepdims=True)
+        names = [*self.hierarchy.names, UNKNOWN]
+        colors = [*map(to_hex, rgb), _UNKNOWN_COLOR]
+        color_of_name = dict(zip(names, colors, strict=True))
+        answers = _categorical(names, self.confident_codes)
+        return [color_of_name[name] for name in answers.categories]
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Fields with a row for each cell that were asked for, by name."""
-        named = {name: getattr(self, name) for name in _OF_CELLS}
-        return {name: array for name, array in named.items() if array is not None}
+        """Get the fields with a row for each cell that were asked for, by name."""
+        arrays = {name: getattr(self, name) for name in _CELL_FIELDS}
+        return {name: array for name, array in arrays.items() if array is not None}
 
     def warn_of_novelty(self) -> None:
         """Say in the log if unusually many cells are unlike the reference."""
@@ -332,31 +328,29 @@ class AnnotationResult:
                 "annotate: %.0f %% of the cells are as far from every label as at most %.0f %% of "
                 "the reference's cells are, also without what each label's cells share. They may be of new types: "
                 "tosica.tl.novelty(adata, model) looks closer",
-                *(100 * share, 100 * LIMITS.pvalue),
+                100 * share,
+                100 * LIMITS.pvalue,
             )
 
     def _second_labels(self, cutoff: Cutoff) -> dict[str, NDArray[Any]]:
         """Find the label that the cells of each label would have next, and its mean probability in them."""
-        names = np.full(len(self.labels), "", dtype=object)
-        means = np.zeros(len(self.labels), np.float32)
-        found = pd.DataFrame(
+        n_labels = len(self.labels)
+        cells = pd.DataFrame(
             {
-                "first": self._codes(cutoff),
+                "label": self._codes(cutoff),
                 "second": self.second_codes,
-                "p": self.second_probability,
+                "probability": self.second_probability,
             }
         )
-        found = found[
-            (found["first"] < len(self.labels)) & (found["first"] != found["second"])
-        ]
-        shares = found.pivot_table("p", "first", "second", "sum", 0.0).div(
-            found["first"].value_counts(), axis=0
-        )
-        names[shares.index], means[shares.index] = (
-            np.array(self.labels)[shares.idxmax(axis=1)],
-            shares.max(axis=1),
-        )
-        return {"second_label": names, "second_probability": means}
+        cells = cells[cells["label"] < n_labels]
+        cells = cells[cells["label"] != cells["second"]]
+        total = cells.pivot_table("probability", "label", "second", "sum", 0.0)
+        mean = total.div(cells["label"].value_counts(), axis=0)
+        second_labels = np.full(n_labels, "", dtype=object)
+        second_labels[mean.index] = np.array(self.labels)[mean.idxmax(axis=1)]
+        probabilities = np.zeros(n_labels, np.float32)
+        probabilities[mean.index] = mean.max(axis=1)
+        return {"second_label": second_labels, "second_probability": probabilities}
 
     def _codes(self, cutoff: Cutoff) -> NDArray[np.integer]:
         """Code of each cell's label; "Unknown" has the number of labels."""
@@ -400,7 +394,10 @@ def warn_of_cutoff(cutoff: Cutoff, n_labels: int) -> None:
     logger.warning(
         'annotate: cutoff=%g calls no cell "Unknown", because the best of %d labels always has a '
         "probability of at least %.3g: pass a higher one, or cutoff='auto', which is %.3g here",
-        *(cutoff, n_labels, 1 / n_labels, resolve_cutoff("auto", n_labels)),
+        cutoff,
+        n_labels,
+        1 / n_labels,
+        resolve_cutoff("auto", n_labels),
     )
 
 
@@ -421,27 +418,27 @@ def sets_as_terms(
     cover = LabelHierarchy(labels, terms)
     # Most cells share a few sets.
     sets, set_of_cell = np.unique(inside.to_numpy(), axis=0, return_inverse=True)
-    rows = [cover.cover(members) for members in sets]
     names = np.array(labels, dtype=object)
-    table = pd.DataFrame(
-        {
-            "ontology_term_id": [row.term or NO_TERM for row in rows],
-            "ontology_label": [
-                term_name(row.term) if row.term else NO_TERM for row in rows
-            ],
-            "n_labels": [int(row.members.sum()) for row in rows],
-            "labels": [" || ".join(names[row.members]) for row in rows],
+    rows = []
+    for members in sets:
+        covered = cover.cover(members)
+        row = {
+            "ontology_term_id": covered.term or NO_TERM,
+            "ontology_label": NO_TERM,
+            "n_labels": int(covered.members.sum()),
+            "labels": " || ".join(names[covered.members]),
         }
-    )
-    of_cell = table.iloc[set_of_cell.ravel()].set_axis(inside.index)
-    n_listed = int(
-        ((of_cell["ontology_term_id"] == NO_TERM) & (of_cell["n_labels"] > 0)).sum()
-    )
+        if covered.term:
+            row["ontology_label"] = term_name(covered.term)
+        rows.append(row)
+    table = pd.DataFrame(rows).iloc[set_of_cell.ravel()].set_axis(inside.index)
+    has_no_term = table["ontology_term_id"] == NO_TERM
+    n_listed = int((has_no_term & (table["n_labels"] > 0)).sum())
     if n_listed:
         logger.info(
             "predict_set: the sets of %s cells have a label without a term, so that their labels are listed only",
             format_thousands(n_listed),
         )
     for name in ("ontology_term_id", "ontology_label", "labels"):
-        of_cell[name] = pd.Categorical(of_cell[name])
-    return of_cell
+        table[name] = pd.Categorical(table[name])
+    return table

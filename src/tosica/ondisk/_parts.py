@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
     from tosica.model import TOSICA, AnnotationResult
-    from tosica.model._annotation import Precision
     from tosica.model._annotation_result import Cutoff
+    from tosica.model._inference import Precision
 
 _MANIFEST = "manifest.json"
 _MODEL = "model"

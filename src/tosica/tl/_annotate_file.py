@@ -14,7 +14,6 @@ from tosica._progress import progress
 from tosica._settings import logger
 from tosica._text import format_thousands
 from tosica.model import TOSICA
-from tosica.model._annotation import Precision
 from tosica.model._annotation_result import (
     CONFIDENCE,
     CUTOFF,
@@ -23,6 +22,7 @@ from tosica.model._annotation_result import (
     Cutoff,
     warn_of_cutoff,
 )
+from tosica.model._inference import Precision
 from tosica.ondisk import (
     PartAnnotator,
     Plan,

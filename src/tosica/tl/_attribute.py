@@ -27,7 +27,7 @@ from tosica._progress import progress
 from tosica._settings import logger, only_warnings, query_logger, warn_user
 from tosica._text import only_known
 from tosica.data import find_genes, load_table
-from tosica.model._annotation import LAYER
+from tosica.model._inference import LAYER
 from tosica.tl._evidence import ANNOTATED_BY_MODEL, check_annotated_by
 from tosica.tl._gene_set_evidence import gene_set_statistics, gene_sets_with_evidence
 
