@@ -289,6 +289,7 @@ def test_mask_is_written_as_build_mask_writes_it(project, reference):
         for k, v in expected.items()
         if k not in ("left_out", "unknown_genes")
     }
+    written["n_unannotated"] = int
     assert {k: type(v) for k, v in made.items()} == written
     assert made["gene_sets"].tolist() == project.gene_sets
     n_covered = int(project.mask[:, :5].any(1).sum())

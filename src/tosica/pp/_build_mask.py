@@ -338,7 +338,7 @@ def _compute_mask(
             params.organism,
             params.identifiers,
             # The choice of a collection has said which organism adata has.
-            log_organism=resolved is gene_sets,
+            log_organism=resolved is gene_sets and source is sources[0],
             log_source=len(sources) > 1,
         )
         for source in sources

@@ -11,13 +11,13 @@ from scipy.stats import gumbel_r, skew
 from tosica._limits import LIMITS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import scipy.sparse as sp
     from numpy.typing import NDArray
 
-# Genes of a set that are listed, and genes of a label that tell it.
-N_LEADING, N_TELLING = 8, 20
+# Genes of a set that are listed.
+N_LEADING = 8
+# Genes of a label that tell it.
+N_TELLING = 20
 # Permutations of the genes: a Gumbel distribution needs no more.
 N_PERMUTATIONS = 100
 _TINY = np.finfo(np.float32).eps
@@ -41,7 +41,7 @@ def gene_set_statistics(
 ) -> pd.DataFrame:
     r"""Compare the genes of each set with all genes, without the strongest gene of the set.
 
-    A gene counts by what it adds, :math:`c_g`, and by how much more of it there is, :math:`d_g`:
+    A gene counts by what it adds, :math:`c_g`, and by its excess over the baseline, :math:`d_g`:
     :math:`r_g = d_g \log(1 + c_g / \tilde c)`, with the median :math:`\tilde c` of what adds anything. A set
     has to be supported by both, a few strong genes do not make a set of many others, and a gene
     that adds nearly nothing, which differs from seed to seed, counts nearly nothing. With :math:`m`
@@ -63,7 +63,7 @@ def gene_set_statistics(
     Parameters
     ----------
     contributions, effects
-        What each gene adds, and how much more of it there is, at least 0, shape ``(n_genes,)``.
+        Contribution of each gene, and its excess over the baseline, at least 0, shape ``(n_genes,)``.
     members
         Which gene is in which set, shape ``(n_genes, n_sets)``.
     seed
@@ -75,52 +75,93 @@ def gene_set_statistics(
     ``similar_to``, the position of the set with a higher z without whose genes this one has no
     evidence, or -1.
     """
-    adds = np.asarray(contributions, dtype=np.float64)
-    median = np.median(adds[adds > 0]) if adds.any() else 1.0
-    weight = np.asarray(effects, dtype=np.float64) * np.log1p(adds / median)
+    contributions = np.asarray(contributions)
     table = pd.DataFrame(
         {"n_genes": np.diff(members.indptr), "contribution": members.T @ contributions}
     )
+    weight = _weight_genes(contributions, effects)
     if not weight.any() or not len(table):
         return table.assign(z=0.0, pval_adj=1.0, similar_to=-1)
-    n, left = len(weight), table["n_genes"].to_numpy() - 1
-    # Nothing varies in a set of one gene, or of all.
-    varies = (left > 0) & (left < n)
-    deviation = np.full(len(left), np.inf)
-    deviation[varies] = weight.std() * np.sqrt((left * (n - left) / (n - 1))[varies])
-    skewness = skew(weight) * weight.std() * (n - 2 * left) / ((n - 2) * deviation)
-    skewness = np.where(np.abs(skewness) > _TINY, skewness, _TINY)
+    test = _Test(weight, contributions, members, seed)
+    table["z"] = test.z(weight)
+    table["pval_adj"] = test.p_values(weight)
+    table["similar_to"] = _similar(table, weight, members, test)
+    return table
 
-    def standardize(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        of_pairs = np.append(values[members.indices], 0.0)
-        total, largest = (
-            how.reduceat(of_pairs, members.indptr[:-1]) for how in (np.add, np.maximum)
-        )
-        return (total - largest - left * weight.mean()) / deviation
 
-    def normalize(z: NDArray[np.float64]) -> NDArray[np.float64]:
-        return (
-            6 / skewness * (np.cbrt(np.maximum(skewness * z / 2 + 1, 0)) - 1)
-            + skewness / 6
-        )
+def _weight_genes(
+    contributions: NDArray[np.floating], effects: NDArray[np.floating]
+) -> NDArray[np.float64]:
+    """Weigh genes by the contribution and the effect together, ``(n_genes,)``."""
+    adds = contributions.astype(np.float64)
+    median = np.median(adds[adds > 0]) if adds.any() else 1.0
+    return np.asarray(effects, dtype=np.float64) * np.log1p(adds / median)
 
-    rng = np.random.default_rng(seed)
-    largest = [
-        normalize(standardize(rng.permutation(weight))).max()
-        for _ in range(N_PERMUTATIONS)
-    ]
-    with np.errstate(all="ignore"):
-        # Not a number where the largest values are all one, because few genes add anything.
-        null = gumbel_r(*gumbel_r.fit(largest))
-    first = np.argsort(-adds, kind="stable")[:N_TELLING]
-    tells = members[first].T @ (adds[first] > 0) > 1
 
-    def p_value(values: NDArray[np.float64]) -> NDArray[np.float64]:
+class _Test:
+    """The test of all sets, with its distribution under permuted genes.
+
+    Parameters
+    ----------
+    weight
+        Weight of each gene, ``(n_genes,)``.
+    contributions, members, seed
+        As in :func:`gene_set_statistics`.
+    """
+
+    def __init__(
+        self,
+        weight: NDArray[np.float64],
+        contributions: NDArray[np.floating],
+        members: sp.csc_matrix,
+        seed: int,
+    ) -> None:
+        n_genes = len(weight)
+        self._members = members
+        self._mean = weight.mean()
+        # Genes of each set without its strongest one.
+        n_summed = np.diff(members.indptr) - 1
+        self._n_summed = n_summed
+        # Nothing varies in a set of one gene, or of all.
+        varies = (n_summed > 0) & (n_summed < n_genes)
+        variance = n_summed * (n_genes - n_summed) / (n_genes - 1)
+        self._deviation = np.full(len(n_summed), np.inf)
+        self._deviation[varies] = weight.std() * np.sqrt(variance[varies])
+        third_moment = skew(weight) * weight.std() * (n_genes - 2 * n_summed)
+        skewness = third_moment / ((n_genes - 2) * self._deviation)
+        self._skewness = np.where(np.abs(skewness) > _TINY, skewness, _TINY)
+
+        rng = np.random.default_rng(seed)
+        largest = [
+            self._normal_z(rng.permutation(weight)).max() for _ in range(N_PERMUTATIONS)
+        ]
         with np.errstate(all="ignore"):
-            return np.where(tells, null.sf(normalize(standardize(values))), 1.0)
+            # Not a number where the largest values are all one, because few genes add anything.
+            self._null = gumbel_r(*gumbel_r.fit(largest))
+        telling = np.argsort(-contributions, kind="stable")[:N_TELLING]
+        n_telling = members[telling].T @ (contributions[telling] > 0)
+        self._is_tested = n_telling > 1
 
-    table = table.assign(z=standardize(weight), pval_adj=p_value(weight))
-    return table.assign(similar_to=_similar(table, weight, members, p_value))
+    def z(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sum over each set without its largest term, in standard deviations, ``(n_sets,)``."""
+        begins = self._members.indptr[:-1]
+        of_pairs = np.append(weight[self._members.indices], 0.0)
+        total = np.add.reduceat(of_pairs, begins)
+        largest = np.maximum.reduceat(of_pairs, begins)
+        expected = self._n_summed * self._mean
+        return (total - largest - expected) / self._deviation
+
+    def _normal_z(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Make z normal as that of a gamma distribution."""
+        skewness = self._skewness
+        root = np.cbrt(np.maximum(skewness * self.z(weight) / 2 + 1, 0))
+        return 6 / skewness * (root - 1) + skewness / 6
+
+    def p_values(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Chance that any set is as unlikely with permuted genes, ``(n_sets,)``."""
+        with np.errstate(all="ignore"):
+            p_values = self._null.sf(self._normal_z(weight))
+        return np.where(self._is_tested, p_values, 1.0)
 
 
 def gene_sets_with_evidence(
@@ -140,7 +181,7 @@ def gene_sets_with_evidence(
     contributions, members
         As in :func:`gene_set_statistics`.
     statistics
-        What it returns.
+        Its result.
     set_names, gene_names
         Names of the gene sets and of the genes.
 
@@ -149,44 +190,43 @@ def gene_sets_with_evidence(
     Table with the columns ``COLUMNS``: the sets with an adjusted p-value up to 5 %, the highest
     z first. ``genes`` are the genes that add most, ``similar_to`` is the name of that set, or empty.
     """
-    found = np.flatnonzero(
-        (statistics["pval_adj"] <= LIMITS.pvalue) & (statistics["contribution"] > 0)
+    is_evident = statistics["pval_adj"] <= LIMITS.pvalue
+    table = statistics[is_evident & (statistics["contribution"] > 0)]
+    table = table.sort_values("z", ascending=False, kind="stable")
+    leading = []
+    for position in table.index:
+        genes = members.indices[members.indptr[position] : members.indptr[position + 1]]
+        genes = genes[np.argsort(-contributions[genes], kind="stable")[:N_LEADING]]
+        leading.append(", ".join(gene_names[genes[contributions[genes] > 0]]))
+    similar_to = table["similar_to"].to_numpy()
+    table = table.assign(
+        group=group,
+        gene_set=set_names[table.index],
+        genes=leading,
+        similar_to=np.where(similar_to < 0, "", set_names[similar_to]),
     )
-    found = found[np.argsort(-statistics["z"].to_numpy()[found], kind="stable")]
-    table = statistics.iloc[found].reset_index(drop=True)
-    of_set = [members.indices[members.indptr[i] : members.indptr[i + 1]] for i in found]
-    leading = [
-        genes[np.argsort(-contributions[genes], kind="stable")[:N_LEADING]]
-        for genes in of_set
-    ]
-    table["group"], table["gene_set"] = group, set_names[found]
-    table["genes"] = [
-        ", ".join(gene_names[genes[contributions[genes] > 0]]) for genes in leading
-    ]
-    table["similar_to"] = np.where(
-        table["similar_to"] < 0, "", set_names[table["similar_to"]]
-    )
-    return table[COLUMNS]
+    return table.reset_index(drop=True)[COLUMNS]
 
 
 def _similar(
     table: pd.DataFrame,
     weight: NDArray[np.float64],
     members: sp.csc_matrix,
-    p_value: Callable[[NDArray], NDArray],
+    test: _Test,
 ) -> NDArray[np.intp]:
-    """Find the sets that have no evidence without those with a higher z, and the one they share most with."""
-    similar, shown = np.full(len(table), -1), np.empty(0, dtype=np.intp)
-    found = np.flatnonzero(table["pval_adj"] <= LIMITS.pvalue)
-    others = weight.copy()
-    for i in found[np.argsort(-table["z"].to_numpy()[found], kind="stable")]:
-        if p_value(others)[i] <= LIMITS.pvalue:
-            others[members[:, i].indices] = 0
-            shown = np.append(shown, i)
+    """Find the sets without evidence of their own, and the set that each shares most with.
+
+    Sets are taken by z. The genes of those with evidence do not count for the sets after them.
+    """
+    similar = np.full(len(table), -1)
+    distinct: list[int] = []
+    remaining = weight.copy()
+    evident = table[table["pval_adj"] <= LIMITS.pvalue]
+    for position in evident.sort_values("z", ascending=False, kind="stable").index:
+        if test.p_values(remaining)[position] <= LIMITS.pvalue:
+            remaining[members[:, position].indices] = 0
+            distinct.append(position)
         else:
-            similar[i] = shown[
-                np.argmax(
-                    members[:, shown].T @ (members[:, i].toarray()[:, 0] * weight)
-                )
-            ]
+            shared = members[:, position].toarray()[:, 0] * weight
+            similar[position] = distinct[np.argmax(members[:, distinct].T @ shared)]
     return similar

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
+import scipy.sparse as sp
 from sklearn.utils.extmath import randomized_svd
 
 from tosica._checks import Fraction, Integer, Number, validate_params
@@ -13,6 +14,7 @@ from tosica._progress import progress
 from tosica._settings import logger
 from tosica.data import CellMatrix
 from tosica.gs import write_gmt
+from tosica.gs._gene_sets import GeneSets
 from tosica.linear import LabeledRows, subsample_by_label
 from tosica.model._fields import MaskField
 from tosica.model._tosica import MODEL
@@ -36,7 +38,7 @@ _MAX_EXPRESSION = 10
 # Ridge penalty, relative to the mean variance of the loadings.
 _RIDGE = 3.0
 # Fewest genes of a set that must be found before other genes join it.
-_FEWEST_FOUND = 3
+_MIN_FOUND = 3
 
 
 @validate_params(
@@ -168,62 +170,42 @@ def refine_gene_sets(
     11       LYZ  gained
     12      PPIB    lost
     """
-    sets = _read_gene_sets(model)
+    gene_sets = _read_gene_sets(model)
     x, labels = _read_reference(model)
     # Genes with constant expression neither join nor leave.
     varies = np.flatnonzero(x.min(0) < x.max(0))
-    tried = sets._replace(genes=sets.genes[varies], members=sets.members[:, varies])
-    scores = held_out_scores(describe_genes(x[:, varies], labels), tried.members)
-    found = [refine(*pair, price) for pair in zip(scores, tried.members, strict=True)]
-    refined = [
-        p
-        for p, each in enumerate(found)
-        if each.recall > 0 and each.recall >= min_recall
-    ]
-    members = tried.members[refined]
-    stability = np.zeros(members.shape)
-    n_drawn = n_bootstraps if refined else 0
-    # As many cells of each label as it has, with replacement.
-    rng = np.random.default_rng(random_state)
-    by_label = [np.flatnonzero(labels == label) for label in np.unique(labels)]
-    with progress(n_drawn, "refine_gene_sets", unit="bootstraps") as step:
-        for _ in range(n_drawn):
-            cells = np.concatenate(
-                [rng.choice(of_label, len(of_label)) for of_label in by_label]
-            )
-            genes = describe_genes(x[np.ix_(cells, varies)], labels[cells])
-            for row, pair in enumerate(
-                zip(held_out_scores(genes, members), members, strict=True)
-            ):
-                repeated = refine(*pair, price)
-                stability[row, np.append(repeated.gained, repeated.lost)] += (
-                    1 / n_bootstraps
-                )
-            step.update()
-    table = _table(
-        tried, found, scores, dict(zip(refined, stability, strict=True)), min_stability
+    x = x[:, varies]
+    gene_names = gene_sets.gene_names.to_numpy(dtype=object)[varies]
+    members = gene_sets.members[:, varies].toarray()
+    scores = held_out_scores(describe_genes(x, labels), members)
+    refinements = refine_each(scores, members, price)
+    recall = np.array([refinement.recall for refinement in refinements])
+    refined = np.flatnonzero((recall > 0) & (recall >= min_recall))
+    stability = _bootstrap(
+        x, labels, members[refined], price, n_bootstraps, random_state
     )
-    table.attrs["refined"] = [sets.names[p] for p in refined]
+    changes = [pd.DataFrame(columns=_COLUMNS)]
+    for i, share in zip(refined, stability, strict=True):
+        of_set = _changes(scores[i], members[i], refinements[i], share)
+        of_set = of_set[of_set["stability"] >= min_stability]
+        gene = gene_names[of_set["gene"]].astype(str)
+        changes.append(of_set.assign(gene_set=str(gene_sets.names[i]), gene=gene))
+    table = pd.concat(changes[1:] or changes, ignore_index=True)[_COLUMNS]
+    table.attrs["refined"] = [str(name) for name in gene_sets.names[refined]]
     if path is not None:
-        write_gmt(_refined_sets(sets, table), path)
-    n_gained, n_lost = (
-        (table["change"] == change).sum() for change in ("gained", "lost")
+        write_gmt(_apply(gene_sets, table), path)
+    logger.info(
+        "refine_gene_sets: %d of %d gene sets refined, %d genes gained and %d lost%s",
+        len(refined),
+        len(gene_sets),
+        (table["change"] == "gained").sum(),
+        (table["change"] == "lost").sum(),
+        "" if path is None else f"; wrote {path}",
     )
-    wrote = "" if path is None else f"; wrote {path}"
-    what = "refine_gene_sets: %d of %d gene sets refined, %d genes gained and %d lost%s"
-    logger.info(what, len(refined), len(sets.names), n_gained, n_lost, wrote)
     return table
 
 
-class _GeneSets(NamedTuple):
-    """Names of gene sets and genes, and which gene is in which set, ``(n_gene_sets, n_genes)``."""
-
-    names: list[str]
-    genes: NDArray[np.object_]
-    members: NDArray[np.bool_]
-
-
-def _read_gene_sets(model: TOSICA) -> _GeneSets:
+def _read_gene_sets(model: TOSICA) -> GeneSets:
     """Read the gene sets of a model, without modules and unannotated tokens.
 
     Raises
@@ -244,64 +226,92 @@ def _read_gene_sets(model: TOSICA) -> _GeneSets:
             "TOSICA.load(folder, adata=reference)."
         )
     modality.check_genes(model.adata)
-    n_sets = len(model.gene_sets) - int(modality.mask.get(MaskField.MODULES_KEY, 0))
+    n_modules = int(modality.mask.get(MaskField.MODULES_KEY, 0))
+    n_sets = len(model.gene_sets) - n_modules
     tokens = model.tokens
-    members = np.zeros((n_sets, len(modality.genes)), dtype=bool)
-    for p in range(n_sets):
-        members[p, tokens.genes[tokens.indptr[p] : tokens.indptr[p + 1]]] = True
-    return _GeneSets(model.gene_sets[:n_sets], modality.genes.to_numpy(), members)
+    indptr = tokens.indptr[: n_sets + 1]
+    genes = tokens.genes[: indptr[-1]]
+    mask = sp.csc_matrix(
+        (np.ones(len(genes), dtype=bool), genes, indptr),
+        shape=(len(modality.genes), n_sets),
+    )
+    return GeneSets.from_mask(model.gene_sets[:n_sets], modality.genes, mask)
 
 
 def _read_reference(model: TOSICA) -> tuple[NDArray[np.float32], NDArray[np.integer]]:
     """Read log-normalized expression and labels of at most 2 000 cells of the reference."""
     modality = model.modalities[0]
-    labels = np.ravel(
-        model.adata_manager.get_from_registry(REGISTRY_KEYS.LABELS_KEY)
-    ).astype(np.int64)
+    registered = model.adata_manager.get_from_registry(REGISTRY_KEYS.LABELS_KEY)
+    labels = np.ravel(registered).astype(np.int64)
     cells = subsample_by_label(labels, _MAX_CELLS)
-    rows = CellMatrix(model.adata, layer=modality.layer)
-    drawn = LabeledRows(rows, cells, labels[cells], (modality.slice(),))
-    return drawn.expression().astype(np.float32).toarray(), drawn.labels
+    matrix = CellMatrix(model.adata, layer=modality.layer)
+    labeled = LabeledRows(matrix, cells, labels[cells], (modality.slice(),))
+    return labeled.expression().astype(np.float32).toarray(), labeled.labels
 
 
-def _table(
-    sets: _GeneSets,
-    found: list[Refinement],
+def _bootstrap(
+    x: NDArray[np.float32],
+    labels: NDArray[np.integer],
+    members: NDArray[np.bool_],
+    price: float,
+    n_bootstraps: int,
+    random_state: int,
+) -> NDArray[np.float64]:
+    """Share of the bootstraps that change each gene's membership, ``(n_sets, n_genes)``."""
+    n_changes = np.zeros(members.shape)
+    if not len(members):
+        return n_changes
+    # As many cells of each label as it has, with replacement.
+    rng = np.random.default_rng(random_state)
+    by_label = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    with progress(n_bootstraps, "refine_gene_sets", unit="bootstraps") as step:
+        for _ in range(n_bootstraps):
+            resampled = [rng.choice(of_label, len(of_label)) for of_label in by_label]
+            cells = np.concatenate(resampled)
+            scores = held_out_scores(describe_genes(x[cells], labels[cells]), members)
+            for i, refinement in enumerate(refine_each(scores, members, price)):
+                n_changes[i, refinement.gained] += 1
+                n_changes[i, refinement.lost] += 1
+            step.update()
+    return n_changes / n_bootstraps
+
+
+def _changes(
     scores: NDArray[np.float64],
-    stability: dict[int, NDArray[np.float64]],
-    min_stability: float,
+    members: NDArray[np.bool_],
+    refinement: Refinement,
+    stability: NDArray[np.float64],
 ) -> pd.DataFrame:
-    """Make the table of stable changes in the sets that ``stability`` has."""
-    rows: list[tuple[str, str, str, float, float, float]] = []
-    for p, share in stability.items():
-        inside = sets.members[p]
-        outside = scores[p][~inside].mean()
-        evidence = (scores[p] - outside) / (scores[p][inside].mean() - outside)
-        for change in ("gained", "lost"):
-            genes: NDArray[np.intp] = getattr(found[p], change)
-            for g in genes[np.argsort(-evidence[genes], kind="stable")]:
-                if share[g] >= min_stability - 1e-9:  # a sum of fractions
-                    numbers = float(evidence[g]), float(share[g]), found[p].recall
-                    rows.append((sets.names[p], str(sets.genes[g]), change, *numbers))
-    return pd.DataFrame(rows, columns=_COLUMNS)
+    """Table of the changes of one gene set: genes that join, then those that leave."""
+    outside = scores[~members].mean()
+    evidence = (scores - outside) / (scores[members].mean() - outside)
+    genes = np.append(refinement.gained, refinement.lost)
+    n_changes = [len(refinement.gained), len(refinement.lost)]
+    table = pd.DataFrame(
+        {
+            "gene": genes,
+            "change": np.repeat(["gained", "lost"], n_changes),
+            "evidence": evidence[genes],
+            "stability": stability[genes],
+            "recall": refinement.recall,
+        }
+    )
+    return table.sort_values(["change", "evidence"], ascending=[True, False])
 
 
-def _refined_sets(sets: _GeneSets, table: pd.DataFrame) -> dict[str, list[str]]:
-    """Gene sets with the changes of the table: genes that stay, then those that joined."""
-    changes = {
-        key: list(rows["gene"])
-        for key, rows in table.groupby(["gene_set", "change"], sort=False)
-    }
-    refined = {}
-    for name, inside in zip(sets.names, sets.members, strict=True):
-        lost = changes.get((name, "lost"), [])
-        kept = [gene for gene in map(str, sets.genes[inside]) if gene not in lost]
-        refined[name] = kept + changes.get((name, "gained"), [])
+def _apply(gene_sets: GeneSets, table: pd.DataFrame) -> dict[str, list[str]]:
+    """Change gene sets by the table: genes that stay, then those that joined."""
+    refined = gene_sets.to_dict()
+    for name, changes in table.groupby("gene_set", sort=False):
+        is_lost = changes["change"] == "lost"
+        lost = set(changes["gene"][is_lost])
+        staying = [gene for gene in refined[str(name)] if gene not in lost]
+        refined[str(name)] = staying + list(changes["gene"][~is_lost])
     return refined
 
 
 class Refinement(NamedTuple):
-    """What changes in one gene set.
+    """Changes of one gene set.
 
     ``gained`` and ``lost`` are positions of genes. ``recall`` is the share of the set's genes that
     are found among all other genes when they are held out.
@@ -385,13 +395,14 @@ def held_out_scores(genes: Genes, members: NDArray[np.bool_]) -> NDArray[np.floa
     outside = ~members
     n_outside = np.maximum(outside.sum(1, keepdims=True), 1)
     total = np.zeros(members.shape)
-    for score in (
-        ridge_scores(genes.loadings, members),
-        mean_correlations(genes.z, members),
-    ):
-        score -= score.sum(1, keepdims=True, where=outside) / n_outside
-        deviation = np.sqrt((score**2).sum(1, keepdims=True, where=outside) / n_outside)
-        total += score / np.maximum(deviation, 1e-12)
+    ridge = ridge_scores(genes.loadings, members)
+    correlation = mean_correlations(genes.z, members)
+    for score in (ridge, correlation):
+        mean = score.sum(1, keepdims=True, where=outside) / n_outside
+        centered = score - mean
+        squares = (centered**2).sum(1, keepdims=True, where=outside)
+        deviation = np.sqrt(squares / n_outside)
+        total += centered / np.maximum(deviation, 1e-12)
     return total
 
 
@@ -404,26 +415,35 @@ def ridge_scores(
     the regression without it.
     """
     n_genes, n_loadings = loadings.shape
-    known = members.astype(np.float64)
+    membership = members.astype(np.float64)
     centered = loadings - loadings.mean(0)
     covariance = centered.T @ centered
     penalty = max(_RIDGE * np.trace(covariance) / n_loadings, 1e-12)
     solution = np.linalg.solve(covariance + penalty * np.eye(n_loadings), centered.T)
     # Diagonal of the hat matrix; the intercept, the mean of the membership, adds 1 / n_genes.
     leverage = np.einsum("gd,dg->g", centered, solution) + 1 / n_genes
-    fitted = (known @ solution.T) @ centered.T + known.mean(1, keepdims=True)
-    return (fitted - leverage * known) / (1 - leverage)
+    mean = membership.mean(1, keepdims=True)
+    fitted = (membership @ solution.T) @ centered.T + mean
+    return (fitted - leverage * membership) / (1 - leverage)
 
 
 def mean_correlations(
     z: NDArray[np.float32], members: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     """Mean correlation of each gene with the other genes of a set, ``(n_gene_sets, n_genes)``."""
-    known = members.astype(np.float32)
-    n_others = np.maximum(members.sum(1, keepdims=True) - known, 1)
+    membership = members.astype(np.float32)
+    n_genes = np.maximum(members.sum(1, keepdims=True) - membership, 1)
     with_itself = (z**2).mean(0)
-    total = (known @ z.T / len(z)) @ z
-    return ((total - known * with_itself) / n_others).astype(np.float64)
+    total = (membership @ z.T / len(z)) @ z
+    return ((total - membership * with_itself) / n_genes).astype(np.float64)
+
+
+def refine_each(
+    scores: NDArray[np.float64], members: NDArray[np.bool_], price: float
+) -> list[Refinement]:
+    """Refine each gene set, see :func:`refine`; both arrays are ``(n_gene_sets, n_genes)``."""
+    pairs = zip(scores, members, strict=True)
+    return [refine(of_set, in_set, price) for of_set, in_set in pairs]
 
 
 def refine(
@@ -446,17 +466,19 @@ def refine(
     """
     order = np.argsort(-scores, kind="stable")
     inside = members[order]
-    n_found, n_others = np.cumsum(inside), np.cumsum(~inside)
-    n_members, n_outside = max(int(n_found[-1]), 1), max(int(n_others[-1]), 1)
+    n_inside = np.cumsum(inside)
+    n_outside = np.cumsum(~inside)
+    n_members = max(int(n_inside[-1]), 1)
+    n_others = max(int(n_outside[-1]), 1)
     # Up to a member: below the last one that is found, genes are less like the set than it is.
-    paid = inside & (n_found >= price * n_others) & (n_found >= _FEWEST_FOUND)
-    last = int(np.flatnonzero(paid)[-1]) + 1 if paid.any() else 0
-    gained = order[:last][~inside[:last]]
-    recall = float(n_found[last - 1]) / n_members if last else 0.0
+    paid = inside & (n_inside >= price * n_outside) & (n_inside >= _MIN_FOUND)
+    n_joined = int(np.flatnonzero(paid)[-1]) + 1 if paid.any() else 0
+    gained = order[:n_joined][~inside[:n_joined]]
+    recall = float(n_inside[n_joined - 1]) / n_members if n_joined else 0.0
     # From here to the end of the order, i.e. with scores that low.
     share_inside = np.cumsum(inside[::-1])[::-1] / n_members
-    share_outside = np.cumsum(~inside[::-1])[::-1] / n_outside
+    share_outside = np.cumsum(~inside[::-1])[::-1] / n_others
     unlike = np.flatnonzero(inside & (price * share_inside <= share_outside))
-    first = int(unlike[0]) if len(unlike) else len(order)
-    lost = order[max(first, last) :]
-    return Refinement(np.sort(gained), np.sort(lost[members[lost]]), recall)
+    begin = max(int(unlike[0]), n_joined) if len(unlike) else len(order)
+    low = order[begin:]
+    return Refinement(np.sort(gained), np.sort(low[members[low]]), recall)
