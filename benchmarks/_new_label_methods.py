@@ -51,7 +51,7 @@ def truth_of(adata: AnnData) -> np.ndarray:
 
 
 def run_tosica(task: HeldOut, seed: int) -> list[dict[str, Any]]:
-    """`load_query_data` and `train`, with cells of the query's batch and without."""
+    """`load_query_data` and `fit_new_labels`, with cells of the query's batch and without."""
     reference = task.reference.copy()
     tosica.pp.build_mask(reference)
     tosica.TOSICA.setup_anndata(reference, labels_key=LABEL)
@@ -95,7 +95,7 @@ def _adapt(
     changed = float(
         np.abs(kept - model.predict(query.test, soft=True).to_numpy()).max()
     )
-    grown.train()
+    grown.fit_new_labels()
     seconds = time.process_time() - began
     before, after = (np.asarray(each.predict(query.test)) for each in (model, grown))
     return {

@@ -52,7 +52,7 @@ def test_the_model_is_imported_without_plots_and_tools() -> None:
 def test_packages_that_are_not_public_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("data", "hub", "linear", "module", "ondisk"):
+    for name in ("data", "linear", "module", "ondisk"):
         monkeypatch.delitem(vars(tosica), name, raising=False)
         assert getattr(tosica, name).__name__ == f"tosica.{name}"
     with pytest.raises(

@@ -215,10 +215,7 @@ def folder(
 
     @wraps(train)
     def shortly(self: tosica.TOSICA, **kwargs: Any) -> None:
-        try:
-            train(self, max_epochs=1, enable_progress_bar=False, **kwargs)
-        except TypeError:  # A model of load_query_data is trained without epochs.
-            train(self, **kwargs)
+        train(self, max_epochs=1, enable_progress_bar=False, **kwargs)
 
     monkeypatch.setattr(tosica.TOSICA, "train", shortly)
     monkeypatch.chdir(copy)

@@ -15,7 +15,7 @@ SOURCE = ROOT / "src" / "tosica"
 
 # A package may import from those with the same or a lower number. Modules at the root of tosica
 # that are not named here are helpers that only import one another.
-UPWARDS = "gs onto|data|pp io linear module|hub|model|get tl ondisk|pl|_report datasets _demo|tosica|cli"
+UPWARDS = "gs onto|data|pp io linear module|model|get tl ondisk|pl|_report datasets _demo|tosica|cli"
 LEVELS = {
     name: level
     for level, names in enumerate(UPWARDS.split("|"), 1)

@@ -31,7 +31,7 @@ __all__ = [
 # Re-exported names and their modules.
 _MODULE_OF = {"TOSICA": "tosica.model", "report": "tosica._report"}
 # Subpackages for developers, which are not listed by dir().
-_NOT_PUBLIC = ("data", "hub", "linear", "module", "ondisk")
+_NOT_PUBLIC = ("data", "linear", "module", "ondisk")
 
 __version__ = version("tosica")
 

@@ -14,7 +14,7 @@ from sklearn.metrics import f1_score
 
 import tosica
 from tosica import TOSICA
-from tosica.hub import make_card, one_line
+from tosica.model._card import make_card, one_line
 
 ABOUT = {"tissue": "blood", "license": "cc-by-4.0"}
 

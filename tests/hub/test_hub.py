@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tosica import TOSICA
-from tosica.model import _save_load
+from tosica.model import _hub
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -177,7 +177,7 @@ def test_who_uploads_nothing(
     TOSICA.setup_anndata(toy, labels_key="kind")
     with pytest.raises(RuntimeError, match="not trained"):
         TOSICA(toy, embed_dim=8, n_heads=2).push_to_hub("lab/toy", **ABOUT)
-    monkeypatch.setattr(_save_load, "is_rank_zero", lambda _: False)
+    monkeypatch.setattr(_hub, "is_rank_zero", lambda _: False)
     assert toy_model.push_to_hub("lab/toy", **ABOUT) == ""
     assert hub.calls == []
 

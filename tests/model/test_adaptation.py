@@ -67,7 +67,7 @@ def unseen(_pbmc):
 def grown(base, _pbmc):
     """The model with the new label: not to be changed."""
     model = tosica.TOSICA.load_query_data(make_query(_pbmc), base, "known", UNLABELED)
-    model.train()
+    model.fit_new_labels()
     return model
 
 
@@ -98,10 +98,10 @@ def test_before_and_after_the_new_label_is_fitted(
     pd.testing.assert_frame_equal(
         model.get_attention(unseen), base.get_attention(unseen)
     )
-    model.train()
+    model.fit_new_labels()
     assert f"new labels: {NEW!r}; 765 of the query's 765 genes" in caplog.text
     (recall,) = re.findall(
-        rf"train: added {re.escape(repr(NEW))} \(30 cells, held-out recall (.*)\)",
+        rf"fit_new_labels: added {re.escape(repr(NEW))} \(30 cells, held-out recall (.*)\)",
         caplog.text,
     )
     truth = unseen.obs["bulk_labels"] == NEW
@@ -109,9 +109,9 @@ def test_before_and_after_the_new_label_is_fitted(
         (np.asarray(model.predict(unseen))[truth] == NEW).mean(), abs=0.15
     )
     again = model.fingerprint
-    with pytest.raises(TypeError, match="load_query_data takes no arguments"):
-        model.train(max_epochs=5)
-    model.train()
+    with pytest.raises(ValueError, match="call fit_new_labels in place of train"):
+        model.train()
+    model.fit_new_labels()
     assert model.fingerprint == again
     assert len(model.training_.novelty_statistics.labels) == len(model.labels)
     assert (base.fingerprint, base.labels) == (fingerprint, labels)
@@ -138,7 +138,7 @@ def test_terms_and_unlabeled_cells_of_the_reference_stay(
     model = train(toy, setup={"unlabeled_category": "?"})
     model.ontology_term_ids_ = {"a": "CL:0000037"}
     grown = tosica.TOSICA.load_query_data(toy_query, model)
-    grown.train()
+    grown.fit_new_labels()
     assert grown.labels == [*model.labels, "c"]
     assert grown.ontology_term_ids_ == model.ontology_term_ids_
     grown.save(tmp_path / "grown")
@@ -173,7 +173,7 @@ def test_extended_twice(grown, query, unseen):
     query.obs["known"] = UNLABELED
     query.obs.iloc[-40:, 1] = "other cells"
     more = tosica.TOSICA.load_query_data(query, grown, "known", UNLABELED)
-    more.train()
+    more.fit_new_labels()
     assert more.labels == [*grown.labels, "other cells"]
     truth = unseen.obs["bulk_labels"] == NEW
     assert (np.asarray(more.predict(unseen))[truth] == NEW).mean() > 0.5
@@ -187,7 +187,7 @@ def test_several_new_labels_and_labels_of_the_model(base, query):
     query.obs.iloc[-5:, 1] = np.nan
     with_both = query[query.obs["known"] != NEW].copy()
     model = tosica.TOSICA.load_query_data(with_both, base, "known")
-    model.train()
+    model.fit_new_labels()
     assert model.labels[-2:] == ["B cells, first", "B cells, second"]
     found = np.asarray(model.predict(with_both))
     assert np.isin(found[:30], model.labels[-2:]).mean() > 0.8
@@ -199,7 +199,7 @@ def test_genes_that_the_query_lacks_get_no_weight(base, query):
         UserWarning, match="^The query has only 725 of the model's 765 genes"
     ):
         model = tosica.TOSICA.load_query_data(part, base, "known", UNLABELED)
-    model.train()
+    model.fit_new_labels()
     weights = model.get_linear_weights()[NEW]
     lacking = ~weights.index.isin(part.var_names)
     assert lacking.sum() == 40
@@ -225,7 +225,7 @@ def test_a_query_without_new_labels_changes_nothing(base, query, unseen):
         UserWarning, match=r"has no label that the model lacks.*: call annotate, or"
     ):
         model = tosica.TOSICA.load_query_data(query, base, "known", UNLABELED)
-    model.train()
+    model.fit_new_labels()
     assert model.labels == base.labels
     before, after = (m.predict(unseen, soft=True) for m in (base, model))
     np.testing.assert_allclose(after, before, atol=1e-6)
@@ -236,7 +236,7 @@ def test_cells_of_new_labels_alone_are_warned_of(base, query):
     with pytest.warns(
         UserWarning, match="^The query has cells of new labels only, so that diff"
     ):
-        model.train()
+        model.fit_new_labels()
 
 
 def test_labelled_cells_of_two_types_are_warned_of(base, pbmc_ref):
@@ -249,7 +249,9 @@ def test_labelled_cells_of_two_types_are_warned_of(base, pbmc_ref):
         )
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            tosica.TOSICA.load_query_data(query, base, "known", UNLABELED).train()
+            tosica.TOSICA.load_query_data(
+                query, base, "known", UNLABELED
+            ).fit_new_labels()
         assert (
             sum("look like two types, of" in str(each.message) for each in caught)
             == n_warnings

@@ -269,7 +269,7 @@ def test_labels_can_be_added_afterwards(adapted, other_batch):
     is_new = (query.obs["bulk_labels"] == "CD34+").to_numpy()
     query.obs["known"] = np.where(is_new, "progenitor", "not known")
     grown = tosica.TOSICA.load_query_data(query, adapted, "known", "not known")
-    grown.train()
+    grown.fit_new_labels()
     assert str(grown.training_.adaptation) == str(adapted.training_.adaptation)
     assert np.isfinite(grown.infer(query).novelty).all()
 

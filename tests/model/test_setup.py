@@ -534,7 +534,7 @@ def test_new_labels_of_the_same_type(toy, train):
     model = train(reference, setup={"unlabeled_category": "none"})
     toy.obs["kind"] = codes
     grown = TOSICA.load_query_data(toy, model)
-    grown.train()
+    grown.fit_new_labels()
     assert grown.labels == ["3", "4", "5"]
     assert grown.predict(toy).dtype == np.int64
     toy.obs["kind"] = codes.astype(str).where(codes != 5, "new")

@@ -1,37 +1,26 @@
-"""Adapt a trained model to a query: calibrate it, or add labels, which alone are fitted."""
+"""Adapt a trained model to a query: calibrate it, add labels, or keep some of them."""
 
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pandas as pd
-import scipy.sparse as sp
 import torch
 
 from tosica._checks import FilePath, as_names, validate_params
-from tosica._obs import default_palette, file_columns, read_groups
+from tosica._obs import file_columns, read_groups
 from tosica._parallel import thread_map, thread_pool
-from tosica._progress import progress
 from tosica._settings import logger, warn_user
 from tosica._text import format_thousands, list_names, only_known
 from tosica.data import ExpressionSource
-from tosica.linear import (
-    MAX_CELLS,
-    LabeledCells,
-    NoveltyStatistics,
-    find_label_shifts,
-    fit_new_labels,
-    split_in_two,
-    subsample_by_label,
-)
+from tosica.linear import MAX_CELLS, subsample_by_label
 from tosica.model._calibration import fit_temperatures
 from tosica.model._device import ACCELERATOR, DEVICE
 from tosica.model._fields import UNLABELED, LabelsField, clean_labels, typed_labels
-from tosica.model._interrupt import restore_on_failure
-from tosica.model._linear_fit import token_genes
+from tosica.model._labels import Labels
+from tosica.model._new_labels import NewLabels
 from tosica.model._query import QueryLoader
 from tosica.model._setup import SetupMixin
 from tosica.model._training_result import SCVI_ATTRS
@@ -44,24 +33,22 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
     from mudata import MuData
-    from numpy.typing import NDArray
 
     from tosica.model._query import Minibatch
-    from tosica.module import TOSICAModule
-    from tosica.module._module import LinearBranch
 
 # Calibrated logit of a new label before it is fitted: no cell gets it.
 _UNREACHABLE = -100.0
 # Standard deviation of the logarithm of the temperature that a new batch is expected to need,
 # relative to that of the reference. It matters for a few cells, and thousands outweigh it.
 _TEMPERATURE_SPREAD = 0.5
+# Beginnings of the names of weights that have a row for each label.
+_OF_LABELS = ("linear.weight", "linear.bias", "head.")
 
 
 class AdaptationMixin(SetupMixin):
-    """Calibration and new labels from labeled cells of a query."""
+    """Calibration, new labels and a choice of labels of a trained model."""
 
-    if TYPE_CHECKING:
-        _query_cells: NewLabels | None
+    _new_labels: NewLabels | None = None
 
     @validate_params()
     def recalibrate(
@@ -139,14 +126,14 @@ class AdaptationMixin(SetupMixin):
             raise ValueError(
                 f"No cell of adata.obs[{labels_key!r}] has a label of the model: {list_names(self.labels)}."
             )
-        chosen = source if len(rows) == len(codes) else source[rows]
-        statistics, device = self.training_.novelty_statistics, self.module.device
+        if len(rows) < len(codes):
+            source = source[rows]
         query = QueryLoader(
-            chosen,
+            source,
             self.modalities,
-            device,
+            self.module.device,
             batch_size=batch_size,
-            statistics=statistics,
+            statistics=self.training_.novelty_statistics,
         )
         if query.modalities != self.module.modality_choices[-1]:
             missing = [
@@ -157,15 +144,19 @@ class AdaptationMixin(SetupMixin):
             raise ValueError(
                 f"The cells lack the modality {' and '.join(missing)} of the model: pass all modalities."
             )
-        logits, truth = _logits_by_choice(self, query), torch.from_numpy(codes[rows])
-        before = self.module.temperature.view(-1).tolist()
-        fit_temperatures(self, logits, truth, before, spread=_TEMPERATURE_SPREAD)
-        now = float(self.module.temperature.view(-1)[-1])
+        temperatures = self.module.temperature.view(-1).tolist()
+        fit_temperatures(
+            self,
+            _logits_by_choice(self, query),
+            torch.from_numpy(codes[rows]),
+            temperatures,
+            spread=_TEMPERATURE_SPREAD,
+        )
         logger.info(
             "recalibrate: took %d labelled cells; temperature %.3g, before %.3g",
             len(rows),
-            now,
-            before[-1],
+            float(self.module.temperature.view(-1)[-1]),
+            temperatures[-1],
         )
         if foreign:
             logger.info(
@@ -191,10 +182,8 @@ class AdaptationMixin(SetupMixin):
     ) -> Self:
         r"""Extend a trained model by labels that a query has and the model lacks.
 
-        :meth:`train` of the returned model then fits a score for each new label in a few seconds. It
-        logs the share of the label's cells that get the label from a fit without them (five folds),
-        and warns if they look like two types.
-        Nothing else changes: for each cell, the model ranks its own labels as before. No cell of
+        :meth:`fit_new_labels` of the returned model then fits a score for each new label in a few
+        seconds. Nothing else changes: for each cell, the model ranks its own labels as before. No cell of
         the reference is needed, and none is kept in the model: cells like them are drawn from the
         statistics of the labels that every trained model holds.
 
@@ -222,7 +211,7 @@ class AdaptationMixin(SetupMixin):
         -------
         The extended model. Its labels are those of ``reference_model`` in their order, then the new
         ones. If the new labels are of another type, such as text beside numbers, predictions are
-        text. Until it is trained, it annotates exactly as ``reference_model``.
+        text. Until they are fitted, it annotates exactly as ``reference_model``.
 
         Raises
         ------
@@ -282,7 +271,7 @@ class AdaptationMixin(SetupMixin):
         ...     "CD14+ Monocyte"
         ... )
         >>> grown = tosica.TOSICA.load_query_data(query, model, "known", "not known")
-        >>> grown.train()
+        >>> grown.fit_new_labels()
         >>> grown.labels[-1]
         'CD14+ Monocyte'
         """
@@ -292,47 +281,67 @@ class AdaptationMixin(SetupMixin):
             FilePath().check("reference_model", reference_model)
             base = cls.load(reference_model, accelerator=accelerator, device=device)
         base._check_extensible()
-        key = (
-            base.registry_["setup_args"]["labels_key"]
-            if labels_key is None
-            else labels_key
-        )
-        groups = read_groups(adata, key, name="labels_key", allow_missing=True)
-        where, unlabeled_text = (
-            f"adata.obs[{key!r}]",
-            None if unlabeled_category is None else str(unlabeled_category),
-        )
+        if labels_key is None:
+            labels_key = base.registry_["setup_args"]["labels_key"]
+        place = f"adata.obs[{labels_key!r}]"
+        if unlabeled_category is not None:
+            unlabeled_category = str(unlabeled_category)
         groups = clean_labels(
-            pd.Series(groups), where, unlabeled_text, base.labels
+            pd.Series(
+                read_groups(adata, labels_key, name="labels_key", allow_missing=True)
+            ),
+            place,
+            unlabeled_category,
+            base.labels,
         ).remove_unused_categories()
-        new = [name for name in groups.categories if name not in base.labels]
-        _check_new_labels(new, base.labels, where)
-        model = base._extended(new, _values_of(adata.obs[key], new))
+        names = [name for name in groups.categories if name not in base.labels]
+        _check_new_labels(names, base.labels, place)
+        model = base._extend(names, _values_of(adata.obs[labels_key], names))
         codes = groups.set_categories(model.labels).codes.astype(np.int64)
-        # More cells without a label hardly change how the batch differs.
         unlabeled = np.flatnonzero(codes < 0)
-        drawn = subsample_by_label(np.zeros(len(unlabeled), dtype=np.int64), MAX_CELLS)
-        cells = np.union1d(np.flatnonzero(codes >= 0), unlabeled[drawn])
-        source = ExpressionSource(
-            adata if len(cells) == adata.n_obs else adata[cells], layer, use_raw
-        )
+        # More cells without a label hardly change how the batch differs.
+        sample = subsample_by_label(np.zeros(len(unlabeled), dtype=np.int64), MAX_CELLS)
+        cells = np.union1d(np.flatnonzero(codes >= 0), unlabeled[sample])
+        source = ExpressionSource(adata, layer, use_raw)
+        if len(cells) < adata.n_obs:
+            source = source[cells]
         query = QueryLoader(source, base.modalities, base.module.device)
-        n_shared = (
-            adata.n_vars
-            if query.measured is None
-            else min(int(query.measured.sum()), adata.n_vars)
-        )
+        n_shared = adata.n_vars
+        if query.measured is not None:
+            n_shared = min(int(query.measured.sum()), adata.n_vars)
         logger.info(
             "load_query_data: new labels: %s; %s of the query's %s genes are genes of the model, and "
             "new labels rest on these alone",
-            *(
-                list_names(new) or "none",
-                format_thousands(n_shared),
-                format_thousands(adata.n_vars),
-            ),
+            list_names(names) or "none",
+            format_thousands(n_shared),
+            format_thousands(adata.n_vars),
         )
-        model._query_cells = NewLabels(query, codes[cells], len(base.labels))
+        model._new_labels = NewLabels(query, codes[cells], len(base.labels))
+        model._is_extended = True
         return model
+
+    def fit_new_labels(self) -> None:
+        """Fit the labels that :meth:`load_query_data` added, in a few seconds.
+
+        All other labels keep their scores. The log says how many cells each new label has, and the
+        share of them that get the label from a fit without them (five folds).
+
+        Raises
+        ------
+        ValueError
+            If the model was not made by :meth:`load_query_data`.
+
+        Warns
+        -----
+        UserWarning
+            If the cells of a new label look like two types, or the query has cells of new labels
+            only.
+        """
+        if self._new_labels is None:
+            raise ValueError(
+                "The model has no new labels to fit: make it by TOSICA.load_query_data(query, model)."
+            )
+        self._new_labels.fit(self)
 
     def _check_extensible(self) -> None:
         """Refuse a model that no label can be added to."""
@@ -350,42 +359,6 @@ class AdaptationMixin(SetupMixin):
             raise ValueError(
                 "The model has no statistics of its reference, as it is old or of few cells: train a new one."
             )
-
-    def _extended(self, new: list[str], values: np.ndarray) -> Self:
-        """Make a copy of the model with more labels, which no cell gets yet.
-
-        All labels become text if the new ones, which are given as text and in their own type, have
-        another type than those of the model. They have no place in its order.
-        """
-        state = self.get_state_registry(REGISTRY_KEYS.LABELS_KEY)
-        before, colors = (
-            state[LabelsField.VALUES_KEY],
-            list(state[LabelsField.COLORS_KEY]),
-        )
-        # As unlike those in use as the default palette allows.
-        palette = default_palette(len(colors) + len(new))
-        unused = [color for color in palette if color not in colors] + palette[
-            len(colors) :
-        ]
-        colors[len(self.labels) : len(self.labels)] = unused[: len(new)]
-        if new and before.dtype != values.dtype:
-            before, values = (
-                np.array(self.labels, dtype=object),
-                np.array(new, dtype=object),
-            )
-        changed = {
-            LabelsField.COLORS_KEY: colors,
-            LabelsField.VALUES_KEY: np.concatenate([before, values]),
-        }
-        if new:
-            changed[LabelsField.ORDERED_KEY] = False
-        model = self._with_labels([*self.labels, *new], changed)
-        result = deepcopy(self.training_)
-        adaptation = (
-            None if result.adaptation is None else result.adaptation.forget_before()
-        )
-        model.training_ = replace(result, adaptation=adaptation)
-        return model
 
     @validate_params()
     def subset(self, labels: Iterable[str]) -> Self:
@@ -427,110 +400,82 @@ class AdaptationMixin(SetupMixin):
             )
         if not self.is_trained_ or len(names) < 2:
             raise ValueError("subset takes two or more labels of a trained model.")
-        kept = [i for i, name in enumerate(self.labels) if name in names]
-        state, result = (
-            self.get_state_registry(REGISTRY_KEYS.LABELS_KEY),
-            deepcopy(self.training_),
-        )
-        colors = state[LabelsField.COLORS_KEY]
-        changed = {LabelsField.VALUES_KEY: state[LabelsField.VALUES_KEY][kept]}
-        changed[LabelsField.COLORS_KEY] = [
-            *(colors[i] for i in kept),
-            *colors[len(self.labels) :],
-        ]
-        model = self._with_labels([self.labels[i] for i in kept], changed)
-        counts = (
-            None
-            if result.label_counts is None
-            else {k: n for k, n in result.label_counts.items() if k in names}
-        )
-        statistics = result.novelty_statistics
-        if statistics is not None:
-            rows = np.isin(statistics.labels, kept)
-            codes = np.searchsorted(kept, statistics.labels[rows])
-            statistics = replace(statistics, means=statistics.means[rows], labels=codes)
-        model.training_ = replace(
-            result,
-            label_counts=counts,
-            held_out_codes=None,
-            held_out_probabilities=None,
-            novelty_statistics=statistics,
-            adaptation=None
-            if result.adaptation is None
-            else result.adaptation.take_labels(kept),
-        )
+        codes = [code for code, name in enumerate(self.labels) if name in names]
+        model = self._with_labels(self._label_table.take(codes))
+        model.training_ = deepcopy(self.training_).take_labels(codes, model.labels)
         return model
 
-    def _with_labels(self, labels: list[str], changed: dict[str, Any]) -> Self:
+    def _extend(self, names: list[str], values: np.ndarray) -> Self:
+        """Make a copy of the model with more labels, which no cell gets yet."""
+        model = self._with_labels(self._label_table.extend(names, values))
+        results = deepcopy(self.training_)
+        if results.adaptation is not None:
+            results.adaptation = results.adaptation.forget_before()
+        model.training_ = results
+        return model
+
+    def _with_labels(self, labels: Labels) -> Self:
         """Make a copy of the model with other labels; no cell gets one that is new."""
         registry = deepcopy(self.registry_)
-        field = registry["field_registries"][REGISTRY_KEYS.LABELS_KEY]
-        mapping = field["state_registry"][LabelsField.CATEGORICAL_MAPPING_KEY]
-        names = [*labels, *mapping[len(self.labels) :]]
-        field["state_registry"] |= {
-            **changed,
-            LabelsField.CATEGORICAL_MAPPING_KEY: np.array(names, dtype=object),
-        }
-        if "n_labels" in field.get("summary_stats", {}):
-            field["summary_stats"]["n_labels"] = len(names)
+        labels_field = registry["field_registries"][REGISTRY_KEYS.LABELS_KEY]
+        state = labels.to_state()
+        labels_field["state_registry"] |= state
+        if "n_labels" in labels_field.get("summary_stats", {}):
+            n_categories = len(state[LabelsField.CATEGORICAL_MAPPING_KEY])
+            labels_field["summary_stats"]["n_labels"] = n_categories
         model = type(self)(None, registry=registry, **self.init_params_["non_kwargs"])
-        weights, of_old = (
-            self.module.state_dict(),
-            {name: i for i, name in enumerate(self.labels)},
-        )
-        rows = [of_old.get(name, -1) for name in labels]
-        new, unreachable = (
-            torch.tensor(rows) < 0,
-            _UNREACHABLE * float(self.module.temperature.max()),
-        )
-        for name in weights:
-            if name.startswith(("linear.weight", "linear.bias", "head.")):
-                weights[name] = weights[name][rows]
-                weights[name][new] = (
-                    unreachable if name.startswith("linear.bias") else 0.0
-                )
+        codes = torch.from_numpy(self._label_table.codes(labels.names))
+        weights = self.module.state_dict()
+        for name, weight in weights.items():
+            if name.startswith(_OF_LABELS):
+                weight = weight[codes]
+                weight[codes < 0] = 0.0
+                if name.startswith("linear.bias"):
+                    # The logit of a new label before it is fitted: no cell gets it.
+                    temperature = float(self.module.temperature.max())
+                    weight[codes < 0] = _UNREACHABLE * temperature
+                weights[name] = weight
         model.module.load_state_dict(weights)
         for name in SCVI_ATTRS:
             setattr(model, name, deepcopy(getattr(self, name, None)))
-        terms = {
-            name: term
-            for name, term in self.ontology_term_ids_.items()
-            if name in labels
-        }
-        parents: dict[str, str] = {}
-        above, line = self.label_parents_, list(labels)
-        while line:
-            line = [child for child in line if child in above]
-            parents |= {child: above[child] for child in line}
-            line = [above[child] for child in line]
-        model._term_of_label = terms
-        if parents:
-            model.label_parents_ = parents
+        model._term_of_label = dict(labels.terms)
+        if labels.parents:
+            model.label_parents_ = labels.parents
         model.to_device(self.module.device)
         model.module.eval()
         return model
+
+    @property
+    def _label_table(self) -> Labels:
+        """The labels with values, colors, terms and parents."""
+        return Labels.from_state(
+            self.get_state_registry(REGISTRY_KEYS.LABELS_KEY),
+            self._term_of_label,
+            self._parent_of_label,
+        )
 
 
 def _values_of(column: pd.Series, names: list[str]) -> np.ndarray:
     """Values of a column in their own type, by their text."""
     categories = column.astype("category").cat.categories
-    chosen = categories[categories.astype(str).isin(names)]
-    return typed_labels(chosen)[pd.Index(chosen.astype(str)).get_indexer(names)]
+    categories = categories[categories.astype(str).isin(names)]
+    positions = pd.Index(categories.astype(str)).get_indexer(names)
+    return typed_labels(categories)[positions]
 
 
-def _check_new_labels(new: list[str], known: list[str], where: str) -> None:
+def _check_new_labels(names: list[str], own_names: list[str], place: str) -> None:
     """Refuse names that a model cannot hold, and say which may be other spellings."""
-    file_columns([*known, *new], where)
-    spelled: dict[str, str] = {label_key(name): name for name in known}
-    for name in new:
-        other = spelled.setdefault(label_key(name), name)
-        if other != name:
+    file_columns([*own_names, *names], place)
+    spelling = {label_key(name): name for name in own_names}
+    for name in names:
+        similar = spelling.setdefault(label_key(name), name)
+        if similar != name:
             warn_user(
-                f"{name!r} in {where} becomes a label beside {other!r}: if they are one type, spell them alike."
+                f"{name!r} in {place} becomes a label beside {similar!r}: if they are one type, spell them alike."
             )
-    if not new:
+    if not names:
         warn_user(
-            f"{where} has no label that the model lacks: call annotate, or recalibrate to adapt probabilities."
+            f"{place} has no label that the model lacks: call annotate, or recalibrate to adapt probabilities."
         )
 
 
@@ -548,177 +493,5 @@ def _logits_by_choice(model: AdaptationMixin, query: QueryLoader) -> list[torch.
         ]
 
     with thread_pool(module.device):
-        parts = list(thread_map(score, query))
-    return [torch.cat(of_choice) for of_choice in zip(*parts, strict=True)]
-
-
-# ------------------------------------------------------------------------------- new labels
-
-
-_BATCH_SIZE = 256
-
-
-class NewLabels:
-    """Labels of a query that a model has room for, and the cells that they are fitted by.
-
-    Parameters
-    ----------
-    query
-        The query's cells.
-    codes
-        Code of each cell's label in the extended model, -1 for cells without one, ``(n_cells,)``.
-    n_before
-        Number of labels that the model had.
-    """
-
-    _module: TOSICAModule
-    _linear: LinearBranch
-    _statistics: NoveltyStatistics
-
-    def __init__(
-        self, query: QueryLoader, codes: NDArray[np.int64], n_before: int
-    ) -> None:
-        self._query, self._codes, self._n_before = query, codes, n_before
-
-    def fit(self, model: SetupMixin) -> None:
-        """Fit the labels that :meth:`TOSICA.load_query_data` added; all other logits stay as they are."""
-        new, result = model.labels[self._n_before :], model.training_
-        if not new:
-            logger.info(
-                "train: the query has no new label, and the model stays as it is"
-            )
-            return
-        assert result.novelty_statistics is not None
-        assert model.module.linear is not None
-        self._module, self._linear = model.module, model.module.linear
-        # Without what an earlier fit of the same labels added.
-        of_labels = result.novelty_statistics.labels
-        kept = {
-            name: getattr(result.novelty_statistics, name)[of_labels < self._n_before]
-            for name in ("means", "labels")
-        }
-        self._statistics = replace(result.novelty_statistics, **kept)
-        with restore_on_failure(model), progress(None, "train: new labels"):
-            statistics, recall = self._fit(new)
-        counts = np.bincount(
-            self._codes[self._codes >= 0], minlength=len(model.labels)
-        ).tolist()
-        added = dict(zip(new, counts[self._n_before :], strict=True))
-        counted = (result.label_counts or {}) | added
-        model.training_ = replace(
-            result,
-            label_counts=counted,
-            novelty_statistics=statistics,
-        )
-        of_label = zip(added.items(), recall, strict=True)
-        shown = ", ".join(
-            f"{name!r} ({n} cells, held-out recall {share:.2f})"
-            for (name, n), share in of_label
-        )
-        logger.info(
-            "train: added %s; the other labels' scores stay as they were", shown
-        )
-
-    def _fit(self, names: list[str]) -> tuple[NoveltyStatistics, NDArray[np.float64]]:
-        """Fit the new labels, and get the statistics with their means, and the recall of cells left out."""
-        codes, n_before = self._codes, self._n_before
-        x = sp.vstack(
-            [sp.csr_matrix(batch.x.cpu().numpy()) for batch in self._query]
-        ).tocsr()
-        is_new = codes >= n_before
-        new = LabeledCells(x[is_new], codes[is_new] - n_before)
-        # Genes may be as high as in the new labels, where they may be markers.
-        clip_max = self._linear.clip_max
-        clip_max.copy_(
-            torch.maximum(
-                clip_max, torch.from_numpy(new.x.max(0).toarray().ravel()).to(clip_max)
-            )
-        )
-        for label, name in enumerate(names):
-            second = split_in_two(new.x[new.labels == label], self._statistics)
-            if second is not None:
-                warn_user(
-                    f"The {len(second)} cells labelled {name!r} look like two types, of {(~second).sum()} and "
-                    f"{second.sum()} cells: cluster them alone, and give each type its own label."
-                )
-        means = self._means(new)
-        measured = (
-            None if self._query.measured is None else self._query.measured.cpu().numpy()
-        )
-        known, shifts = self._compare(x[~is_new], codes[~is_new], means, measured)
-        fitted = fit_new_labels(
-            new,
-            known,
-            shifts,
-            self._statistics,
-            self._score,
-            token_genes(self._module),
-            measured=measured,
-        )
-        temperature = float(self._module.temperature)
-        for target, values in (
-            (self._linear.weights, fitted.weights),
-            (self._linear.bias, fitted.biases),
-        ):
-            target[n_before:] = torch.from_numpy(temperature * values).to(target)
-        all_means = np.vstack([self._statistics.means, means]).astype(np.float32)
-        labels = np.append(self._statistics.labels, n_before + np.arange(len(names)))
-        return replace(self._statistics, means=all_means, labels=labels), fitted.recall
-
-    def _means(self, cells: LabeledCells) -> NDArray[np.float64]:
-        """Mean expression of each label, with missing genes imputed, ``(n_labels, n_genes)``."""
-        labels = range(int(cells.labels.max()) + 1)
-        means = np.vstack(
-            [np.asarray(cells.x[cells.labels == k].mean(0)) for k in labels]
-        )
-        found = torch.from_numpy(means).to(self._linear.clip_max)
-        return (
-            self._linear.expression(found, self._query.measured)
-            .cpu()
-            .numpy()
-            .astype(np.float64)
-        )
-
-    def _compare(
-        self,
-        x: sp.csr_matrix,
-        codes: NDArray[np.integer],
-        new_means: NDArray[np.float64],
-        measured: NDArray[np.bool_] | None,
-    ) -> tuple[LabeledCells, NDArray[np.float64] | None]:
-        """Cells with labels of the model, and what the query's batch adds to each label."""
-        if not x.shape[0]:
-            warn_user(
-                "The query has cells of new labels only, so that differences between batches count as those "
-                "between types: add other cells of its batch, which need no label."
-            )
-            return LabeledCells(x, codes), None
-        position = np.full(self._n_before, -1)
-        position[self._statistics.labels] = np.arange(len(self._statistics.labels))
-        best = np.where(codes >= 0, codes, self._score(x).argmax(1))
-        kept = position[best] >= 0
-        x, codes, labels = x[kept], codes[kept], position[best[kept]]
-        is_known = codes >= 0
-        shifts, _ = find_label_shifts(
-            x, labels, is_known, new_means, self._statistics, measured=measured
-        )
-        return LabeledCells(x[is_known], labels[is_known]), shifts
-
-    @torch.inference_mode()
-    def _score(self, x: sp.csr_matrix) -> NDArray[np.float32]:
-        """Calibrated logits of the labels that are not new, ``(n_cells, n_before)``."""
-        module = self._module
-
-        def score(start: int) -> NDArray[np.float32]:
-            dense = torch.from_numpy(x[start : start + _BATCH_SIZE].toarray()).float()
-            found = module.annotate(
-                dense, attention=False, measured=self._query.measured
-            )
-            return (
-                (found.logits[:, : self._n_before].float() / module.temperature)
-                .cpu()
-                .numpy()
-            )
-
-        with thread_pool(module.device):
-            return np.vstack(list(thread_map(score, range(0, x.shape[0], _BATCH_SIZE))))
+        logits = list(thread_map(score, query))
+    return [torch.cat(batches) for batches in zip(*logits, strict=True)]

@@ -101,6 +101,7 @@ class SetupMixin(BaseModelClass):
         true_codes, predicted_codes = held_out
         return float((true_codes == predicted_codes).mean())
 
+    _is_extended = False  # whether load_query_data made the model
     _term_of_label: Mapping[str, str] | None = None
     _parent_of_label: Mapping[str, str] | None = None
 

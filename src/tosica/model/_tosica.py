@@ -16,10 +16,9 @@ from tosica._settings import logger
 from tosica._text import list_names
 from tosica.data import find_genes
 from tosica.model._adaptation import AdaptationMixin
-from tosica.model._annotation import AnnotationMixin
-from tosica.model._fields import LabelsField
+from tosica.model._hub import HubMixin
+from tosica.model._labels import Labels
 from tosica.model._modalities import lay_out_tokens, read_modalities
-from tosica.model._save_load import SaveLoadMixin
 from tosica.model._self_training import SelfTrainingMixin
 from tosica.model._tokens import select_tokens
 from tosica.model._training import TrainingMixin
@@ -36,9 +35,7 @@ if TYPE_CHECKING:
     from tosica.pp._read_gene_sets import GeneSetsLike
 
 
-class TOSICA(
-    TrainingMixin, SelfTrainingMixin, AdaptationMixin, AnnotationMixin, SaveLoadMixin
-):
+class TOSICA(TrainingMixin, SelfTrainingMixin, AdaptationMixin, HubMixin):
     """Annotate cells with a Transformer whose tokens are gene sets (Chen et al., 2023).
 
     The model is trained on a reference with labels. It gives each cell of a query a label, a
@@ -126,11 +123,8 @@ class TOSICA(
         if adata is not None:
             self._check_set_up(adata)
         super().__init__(adata, registry)
-        state = self.get_state_registry(REGISTRY_KEYS.LABELS_KEY)
-        names = [str(name) for name in state[LabelsField.CATEGORICAL_MAPPING_KEY]]
-        self.labels = [
-            name for name in names if name != state[LabelsField.UNLABELED_KEY]
-        ]
+        labels_state = self.get_state_registry(REGISTRY_KEYS.LABELS_KEY)
+        self.labels = Labels.from_state(labels_state).names
         self.modalities = read_modalities(self.registry_)
         if adata is not None:
             for modality in self.modalities:

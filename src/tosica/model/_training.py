@@ -33,8 +33,6 @@ class TrainingMixin(TrainableModel):
 
     # Replaced in subclasses that train in another way.
     _training_phases: tuple[Phase, ...] = PHASES
-    # The new labels of load_query_data, whose module imports this one.
-    _query_cells: Any = None
 
     @validate_params(
         accelerator=ACCELERATOR,
@@ -77,8 +75,6 @@ class TrainingMixin(TrainableModel):
         the same cells, and the tokens start from their weights. Held-out cells choose the share
         of the network in the sum of both, if they tell.
         ``scvi.settings.seed`` makes the result reproducible.
-
-        A model of :meth:`load_query_data` fits its new labels instead, and takes no argument.
 
         Parameters
         ----------
@@ -169,13 +165,6 @@ class TrainingMixin(TrainableModel):
         )
         refuse_unknown(self.train, trainer_kwargs, *TRAINER_ARGUMENTS)
         shows_bar, trainer_kwargs = pop_progress_args(trainer_kwargs)
-        if self._query_cells is not None:
-            if settings != TrainingSettings():
-                raise TypeError(
-                    "train of a model of load_query_data takes no arguments: call train()."
-                )
-            self._query_cells.fit(self)
-            return
         self._check_reference()
         if datamodule is not None and datamodule.adata is not self.adata:
             raise ValueError(
@@ -254,6 +243,11 @@ class TrainingMixin(TrainableModel):
 
     def _check_reference(self) -> None:
         """Refuse to train without the reference that was set up."""
+        if self._is_extended:
+            raise ValueError(
+                "The model is one of load_query_data, without a reference to train on: call fit_new_labels in "
+                "place of train."
+            )
         if self.adata is None:
             raise ValueError(
                 "The model has no reference to train on: pass one to TOSICA.load(folder, adata=...)."

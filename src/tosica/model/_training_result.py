@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
 
 from tosica.linear import (
     Adaptation,
@@ -13,7 +15,7 @@ from tosica.linear import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
+    from collections.abc import Sequence
 
 # Attributes that scvi-tools sets in a training.
 SCVI_ATTRS = (
@@ -85,3 +87,38 @@ class TrainingResult:
         if values.get("adaptation"):
             values["adaptation"] = Adaptation(**values["adaptation"])
         return cls(**values)
+
+    def take_labels(self, codes: Sequence[int], names: Sequence[str]) -> Self:
+        """Keep the results of some labels; those of the held-out cells are of all labels.
+
+        Parameters
+        ----------
+        codes
+            Codes of the labels, ascending.
+        names
+            Their names.
+        """
+        label_counts = self.label_counts
+        if label_counts is not None:
+            label_counts = {
+                name: label_counts[name] for name in names if name in label_counts
+            }
+        statistics = self.novelty_statistics
+        if statistics is not None:
+            is_taken = np.isin(statistics.labels, codes)
+            statistics = replace(
+                statistics,
+                means=statistics.means[is_taken],
+                labels=np.searchsorted(codes, statistics.labels[is_taken]),
+            )
+        adaptation = self.adaptation
+        if adaptation is not None:
+            adaptation = adaptation.take_labels(codes)
+        return replace(
+            self,
+            label_counts=label_counts,
+            held_out_codes=None,
+            held_out_probabilities=None,
+            novelty_statistics=statistics,
+            adaptation=adaptation,
+        )

@@ -1,0 +1,230 @@
+"""Fit labels that were added to a model, on cells of a query."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from tosica._parallel import thread_map, thread_pool
+from tosica._progress import progress
+from tosica._settings import logger, warn_user
+from tosica.linear import (
+    LabeledCells,
+    NoveltyStatistics,
+    find_label_shifts,
+    fit_new_labels,
+    split_in_two,
+)
+from tosica.model._interrupt import restore_on_failure
+from tosica.model._linear_fit import token_genes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tosica.model._query import QueryLoader
+    from tosica.model._setup import SetupMixin
+    from tosica.module import TOSICAModule
+    from tosica.module._module import LinearBranch
+
+_BATCH_SIZE = 256
+
+
+class NewLabels:
+    """Labels of a query that were added to a model, and the cells that they are fitted to.
+
+    Parameters
+    ----------
+    query
+        The query's cells.
+    codes
+        Code of each cell's label in the extended model, -1 for cells without one, ``(n_cells,)``.
+    n_model_labels
+        Number of labels that the model had.
+    """
+
+    def __init__(
+        self, query: QueryLoader, codes: NDArray[np.int64], n_model_labels: int
+    ) -> None:
+        self._query = query
+        self._codes = codes
+        self._n_model_labels = n_model_labels
+
+    def fit(self, model: SetupMixin) -> None:
+        """Fit the labels that were added to a model; all other logits stay as they are."""
+        names = model.labels[self._n_model_labels :]
+        if not names:
+            logger.info(
+                "fit_new_labels: the query has no new label, and the model stays as it is"
+            )
+            return
+        results = model.training_
+        statistics = results.novelty_statistics
+        linear = model.module.linear
+        assert statistics is not None  # load_query_data refuses such models
+        assert linear is not None
+        # Without the means that an earlier fit of the same labels added.
+        is_model_label = statistics.labels < self._n_model_labels
+        statistics = replace(
+            statistics,
+            means=statistics.means[is_model_label],
+            labels=statistics.labels[is_model_label],
+        )
+        fit = _Fit(
+            self._query,
+            self._codes,
+            self._n_model_labels,
+            model.module,
+            linear,
+            statistics,
+        )
+        with restore_on_failure(model), progress(None, "fit_new_labels"):
+            statistics, recall = fit.run(names)
+        sizes = np.bincount(
+            self._codes[self._codes >= 0], minlength=len(model.labels)
+        ).tolist()
+        counts = dict(zip(names, sizes[self._n_model_labels :], strict=True))
+        model.training_ = replace(
+            results,
+            label_counts=(results.label_counts or {}) | counts,
+            novelty_statistics=statistics,
+        )
+        descriptions = [
+            f"{name!r} ({counts[name]} cells, held-out recall {share:.2f})"
+            for name, share in zip(names, recall, strict=True)
+        ]
+        logger.info(
+            "fit_new_labels: added %s; the other labels' scores stay as they were",
+            ", ".join(descriptions),
+        )
+
+
+class _Fit:
+    """Fit of new labels to one model, whose statistics know its own labels only."""
+
+    def __init__(
+        self,
+        query: QueryLoader,
+        codes: NDArray[np.int64],
+        n_model_labels: int,
+        module: TOSICAModule,
+        linear: LinearBranch,
+        statistics: NoveltyStatistics,
+    ) -> None:
+        self._query = query
+        self._codes = codes
+        self._n_model_labels = n_model_labels
+        self._module = module
+        self._linear = linear
+        self._statistics = statistics
+        self._measured: NDArray[np.bool_] | None = None
+        if query.measured is not None:
+            self._measured = query.measured.cpu().numpy()
+
+    def run(self, names: list[str]) -> tuple[NoveltyStatistics, NDArray[np.float64]]:
+        """Fit the new labels, and get the statistics with their means, and the held-out recall."""
+        n_model_labels = self._n_model_labels
+        blocks = [sp.csr_matrix(batch.x.cpu().numpy()) for batch in self._query]
+        x = sp.vstack(blocks, format="csr")
+        is_new = self._codes >= n_model_labels
+        cells = LabeledCells(x[is_new], self._codes[is_new] - n_model_labels)
+        # Genes may be as high as in the new labels, where they may be markers.
+        clip_max = self._linear.clip_max
+        highest = torch.from_numpy(cells.x.max(0).toarray().ravel()).to(clip_max)
+        clip_max.copy_(torch.maximum(clip_max, highest))
+        self._warn_of_two_types(cells, names)
+        means = self._means(cells)
+        model_cells, shifts = self._compare(x[~is_new], self._codes[~is_new], means)
+        fitted = fit_new_labels(
+            cells,
+            model_cells,
+            shifts,
+            self._statistics,
+            self._score,
+            token_genes(self._module),
+            measured=self._measured,
+        )
+        temperature = float(self._module.temperature)
+        for tensor, values in (
+            (self._linear.weights, fitted.weights),
+            (self._linear.bias, fitted.biases),
+        ):
+            tensor[n_model_labels:] = torch.from_numpy(temperature * values).to(tensor)
+        all_means = np.vstack([self._statistics.means, means]).astype(np.float32)
+        codes = n_model_labels + np.arange(len(names))
+        all_codes = np.append(self._statistics.labels, codes)
+        statistics = replace(self._statistics, means=all_means, labels=all_codes)
+        return statistics, fitted.recall
+
+    def _warn_of_two_types(self, cells: LabeledCells, names: list[str]) -> None:
+        """Warn of new labels whose cells look like two types."""
+        for code, name in enumerate(names):
+            is_second = split_in_two(cells.x[cells.labels == code], self._statistics)
+            if is_second is not None:
+                n_second = is_second.sum()
+                warn_user(
+                    f"The {len(is_second)} cells labelled {name!r} look like two types, of "
+                    f"{len(is_second) - n_second} and {n_second} cells: cluster them alone, and give "
+                    "each type its own label."
+                )
+
+    def _means(self, cells: LabeledCells) -> NDArray[np.float64]:
+        """Mean expression of each label, with missing genes imputed, ``(n_labels, n_genes)``."""
+        n_labels = int(cells.labels.max()) + 1
+        means = np.vstack(
+            [
+                np.asarray(cells.x[cells.labels == code].mean(0))
+                for code in range(n_labels)
+            ]
+        )
+        imputed = self._linear.expression(
+            torch.from_numpy(means).to(self._linear.clip_max), self._query.measured
+        )
+        return imputed.cpu().numpy().astype(np.float64)
+
+    def _compare(
+        self,
+        x: sp.csr_matrix,
+        codes: NDArray[np.integer],
+        new_means: NDArray[np.float64],
+    ) -> tuple[LabeledCells, NDArray[np.float64] | None]:
+        """Get cells with labels of the model, and what the query's batch adds to each label."""
+        if not x.shape[0]:
+            warn_user(
+                "The query has cells of new labels only, so that differences between batches count as those "
+                "between types: add other cells of its batch, which need no label."
+            )
+            return LabeledCells(x, codes), None
+        # Positions of the model's labels in the statistics, which may lack some.
+        position = np.full(self._n_model_labels, -1)
+        position[self._statistics.labels] = np.arange(len(self._statistics.labels))
+        nearest = position[np.where(codes >= 0, codes, self._score(x).argmax(1))]
+        has_statistics = nearest >= 0
+        x = x[has_statistics]
+        nearest = nearest[has_statistics]
+        is_labeled = codes[has_statistics] >= 0
+        shifts, _ = find_label_shifts(
+            x, nearest, is_labeled, new_means, self._statistics, measured=self._measured
+        )
+        return LabeledCells(x[is_labeled], nearest[is_labeled]), shifts
+
+    @torch.inference_mode()
+    def _score(self, x: sp.csr_matrix) -> NDArray[np.float32]:
+        """Calibrated logits of the model's own labels, ``(n_cells, n_model_labels)``."""
+        module = self._module
+
+        def score(offset: int) -> NDArray[np.float32]:
+            block = torch.from_numpy(x[offset : offset + _BATCH_SIZE].toarray()).float()
+            annotation = module.annotate(
+                block, attention=False, measured=self._query.measured
+            )
+            logits = annotation.logits[:, : self._n_model_labels].float()
+            scores: NDArray[np.float32] = (logits / module.temperature).cpu().numpy()
+            return scores
+
+        offsets = range(0, x.shape[0], _BATCH_SIZE)
+        with thread_pool(module.device):
+            return np.vstack(list(thread_map(score, offsets)))
