@@ -25,21 +25,21 @@ def draw(
 
 @pytest.fixture(scope="module")
 def statistics() -> NoveltyStatistics:
-    found = fit_novelty(*draw(300, seed=0))
-    assert found is not None
-    return found
+    statistics = fit_novelty(*draw(300, seed=0))
+    assert statistics is not None
+    return statistics
 
 
 def test_pvalues_count_known_cells_that_score_as_high():
-    known = np.array([3.0, 1.0, 2.0, 2.0])
-    found = pvalues(np.array([0.0, 2.0, 2.5, 9.0]), known)
-    np.testing.assert_allclose(found, [5 / 5, 4 / 5, 2 / 5, 1 / 5])
+    reference_scores = np.array([3.0, 1.0, 2.0, 2.0])
+    p_values = pvalues(np.array([0.0, 2.0, 2.5, 9.0]), reference_scores)
+    np.testing.assert_allclose(p_values, [5 / 5, 4 / 5, 2 / 5, 1 / 5])
 
 
 def test_new_cells_of_known_types_score_as_the_references_did(statistics):
     scores, nearest = statistics.score_cells(draw(600, seed=1)[0])
     assert np.mean(scores) == pytest.approx(0, abs=0.15)
-    share = (pvalues(scores, statistics.cells) <= 0.05).mean()
+    share = (pvalues(scores, statistics.reference_scores) <= 0.05).mean()
     assert 0.02 < share < 0.09
     assert (nearest == np.arange(600) % 3).mean() > 0.95
 
@@ -53,20 +53,21 @@ def test_nothing_is_fitted_to_cells_that_are_alike_or_alone():
 
 def test_labels_keep_their_codes():
     x, kind = draw(60, seed=0)
-    found = fit_novelty(x, kind * 2 + 1)
-    assert found.labels.tolist() == [1, 3, 5]
+    statistics = fit_novelty(x, kind * 2 + 1)
+    assert statistics.labels.tolist() == [1, 3, 5]
 
 
 @pytest.mark.parametrize("n_cells", [300, 600])
 def test_p_values_hold_where_most_components_are_noise(n_cells):
     """Components that were fitted to fewer cells make other cells look nearer."""
     rng = np.random.default_rng(1)
-    n_all, n_genes = n_cells + 4000, 1000
-    kind = np.arange(n_all) % 4
+    n_genes = 1000
+    kind = np.arange(n_cells + 4000) % 4
     rates = rng.lognormal(-1.5, 1.2, n_genes) * rng.lognormal(0, 0.3, (4, n_genes))
     x = sp.csr_matrix(np.log1p(rng.poisson(rates[kind])).astype(np.float32))
-    found = fit_novelty(x[:n_cells], kind[:n_cells])
-    of_others = pvalues(found.score_cells(x[n_cells:].toarray())[0], found.cells)
+    statistics = fit_novelty(x[:n_cells], kind[:n_cells])
+    scores, _ = statistics.score_cells(x[n_cells:].toarray())
+    p_values = pvalues(scores, statistics.reference_scores)
     for level in (0.05, 0.1, 0.2):
         spread = np.sqrt(level * (1 - level) / n_cells)
-        assert (of_others <= level).mean() < level + 2 * spread
+        assert (p_values <= level).mean() < level + 2 * spread

@@ -206,7 +206,7 @@ def replay_cells(
     rng = np.random.default_rng(seed)
     means = statistics.means.astype(np.float64)
     n_labels, n_genes = means.shape
-    shares = np.bincount(statistics.cells_labels, minlength=n_labels) + 1.0
+    shares = np.bincount(statistics.reference_nearest, minlength=n_labels) + 1.0
     shares /= shares.sum()
     mean = shares @ means
     second_moment = statistics.variance + shares @ np.square(means)

@@ -29,10 +29,10 @@ MAX_CELLS_NOVELTY = MAX_CELLS_CROSS_FIT
 _FLOOR_CELL = 0.3
 # Cells of a label that a query must have for the label to count in what the query shares.
 MIN_CELLS = 5
-# Labels that decide by their median what the query shares.
-_FEWEST_VOTES = 3
-# Where scores of known and other cells are compared: new types have high scores, so most of the
-# cells below this quantile are known, unless nine tenths of a label's cells are new.
+# Fewest labels whose median is the shift that a query's labels share.
+_MIN_LABELS = 3
+# Scores of query and reference are compared at this quantile: new types have high scores, so most
+# of the cells below it are not new, unless nine tenths of a label's cells are.
 _QUANTILE = 0.1
 
 
@@ -58,16 +58,17 @@ class NoveltyStatistics:
     """Intercept and slopes of the distance over genes: share of genes detected, mean expression."""
     scales: NDArray[np.float64]
     """Standard deviation of the first distance; mean and standard deviation of the second's log."""
-    cells: NDArray[np.float32]
+    reference_scores: NDArray[np.float32]
     """Scores of the reference's cells, by statistics that were fitted without them."""
-    cells_labels: NDArray[np.int64]
-    """Position of the label nearest to each, in ``labels``."""
+    reference_nearest: NDArray[np.int64]
+    """Position of each reference cell's nearest label in ``labels``."""
 
     def positions(self, codes: NDArray[np.integer]) -> NDArray[np.int64]:
-        """Find codes of the model in ``labels``: positions, -1 for labels that are not there, ``(n_cells,)``."""
-        of_code = np.full(max(int(self.labels.max()), int(codes.max())) + 1, -1)
-        of_code[self.labels] = np.arange(len(self.labels))
-        return of_code[codes]
+        """Find codes of the model in ``labels``: positions, -1 for absent labels, ``(n_cells,)``."""
+        n_codes = max(int(self.labels.max()), int(codes.max())) + 1
+        position_of_code = np.full(n_codes, -1)
+        position_of_code[self.labels] = np.arange(len(self.labels))
+        return position_of_code[codes]
 
     def score_cells(
         self,
@@ -84,16 +85,16 @@ class NoveltyStatistics:
         measured
             Shape ``(n_genes,)``: ``False`` for genes that the query lacks, which are left out.
         shift
-            Shape ``(n_genes,)``. What is subtracted from the expression of all cells.
+            Shape ``(n_genes,)``. It is subtracted from the expression of all cells.
 
         Returns
         -------
         Score of each cell, about standard normal for cells like those of the reference, and the
         position of its nearest label in ``labels``, shape ``(n_cells,)`` each.
         """
-        centers = np.asarray(self.means, dtype=np.float64) + (
-            0 if shift is None else shift
-        )
+        centers = np.asarray(self.means, dtype=np.float64)
+        if shift is not None:
+            centers = centers + shift
         distances = distances_over_genes(x, centers, self._weights(measured))
         nearest = distances.argmin(1)
         over_genes = distances.min(1) - covariates(x, measured) @ self.expected
@@ -109,29 +110,29 @@ class NoveltyStatistics:
     def _weights(self, measured: NDArray[np.bool_] | None) -> NDArray[np.float64]:
         weights = gene_weights(self.variance, _FLOOR_CELL)
         if measured is not None:
-            # Rescaled to the expected distance of a known cell over all genes.
-            usual = weights * self.variance
+            # Rescaled to the expected distance of a reference cell over all genes.
+            expected = weights * self.variance
             weights = weights * measured
-            weights *= usual.sum() / max(float(usual[measured].sum()), TINY)
+            weights *= expected.sum() / max(float(expected[measured].sum()), TINY)
         return weights
 
 
 def pvalues(
-    scores: NDArray[np.floating], known: NDArray[np.floating]
+    scores: NDArray[np.floating], reference_scores: NDArray[np.floating]
 ) -> NDArray[np.float64]:
-    """Compute conformal p-values: the share of known cells that score at least as high.
+    """Compute conformal p-values: the share of reference cells that score at least as high.
 
     Parameters
     ----------
     scores
         Scores of cells, shape ``(n_cells,)``.
-    known
-        Scores of known cells, shape ``(n_known,)``. The cells themselves count as one more.
+    reference_scores
+        Scores of the reference's cells, shape ``(n_reference,)``. The cell itself counts as one more.
 
     Returns
     -------
-    Shape ``(n_cells,)``, above 0. For cells that are exchangeable with the known ones, at most a
-    share ``p`` has a value up to ``p`` (Bates et al., Ann. Stat. 51, 149, 2023).
+    Shape ``(n_cells,)``, above 0. For cells that are exchangeable with those of the reference, at
+    most a share ``p`` has a value up to ``p`` (Bates et al., Ann. Stat. 51, 149, 2023).
 
     Examples
     --------
@@ -139,57 +140,58 @@ def pvalues(
     >>> pvalues(np.array([0.5, 9.0]), np.arange(1, 10)).tolist()
     [1.0, 0.2]
     """
-    # Known scores are kept in single precision.
-    scores, ordered = (
-        np.asarray(scores, np.float32),
-        np.sort(np.asarray(known, np.float32)),
-    )
-    n_higher = len(ordered) - np.searchsorted(ordered, scores, side="left")
-    return (1 + n_higher) / (len(ordered) + 1)
+    # Scores of the reference are kept in single precision.
+    ordered = np.sort(np.asarray(reference_scores, np.float32))
+    n_lower = np.searchsorted(ordered, np.asarray(scores, np.float32), side="left")
+    return (1 + len(ordered) - n_lower) / (len(ordered) + 1)
 
 
 def add_doubt(
     distance: NDArray[np.floating], probability: NDArray[np.floating]
 ) -> NDArray[np.float64]:
-    """Add the normal score of 1 - probability to standardized distances, and divide by the root of two (Stouffer)."""
+    """Combine standardized distances with the normal scores of 1 - probability (Stouffer)."""
     # A probability of 1 in single precision is one of at most 1 - eps.
-    certain = np.minimum(
-        np.asarray(probability, dtype=np.float64), 1 - float(np.finfo(np.float32).eps)
-    )
-    return np.asarray((distance - ndtri(certain)) / np.sqrt(2))
+    largest = 1 - float(np.finfo(np.float32).eps)
+    probability = np.minimum(np.asarray(probability, dtype=np.float64), largest)
+    return np.asarray((distance - ndtri(probability)) / np.sqrt(2))
 
 
 def label_excess(
     scores: NDArray[np.floating],
     nearest: NDArray[np.integer],
-    known: NDArray[np.floating],
-    known_nearest: NDArray[np.integer],
+    statistics: NoveltyStatistics,
 ) -> NDArray[np.float64]:
-    """Find by how much the lowest scores of each label exceed those of known cells, ``(n_labels,)``, at least 0.
+    """Offset of each label's 10 % quantile from the reference's, at least 0, ``(n_labels,)``.
 
-    ``nearest`` are the labels of ``scores``, ``known_nearest`` of ``known``. Labels with too few cells to tell are
-    taken to be as most others; if all are, nothing is in excess.
+    ``nearest`` are the nearest labels of ``scores``. A label with too few cells to tell gets the
+    median of the others, or 0 if there is none.
     """
-    excess = np.full(int(max(nearest.max(), known_nearest.max())) + 1, np.nan)
-    for label in range(len(excess)):
-        sides = scores[nearest == label], known[known_nearest == label]
-        if min(map(len, sides)) >= MIN_CELLS:
-            excess[label] = np.subtract(
-                *(np.quantile(side, _QUANTILE) for side in sides)
-            )
-    middle = 0.0 if np.isnan(excess).all() else np.nanmedian(excess)
-    return np.maximum(np.where(np.isnan(excess), middle, excess), 0)
+    reference_nearest = statistics.reference_nearest
+    n_labels = int(max(nearest.max(), reference_nearest.max())) + 1
+    excess = np.full(n_labels, np.nan)
+    for label in range(n_labels):
+        query = scores[nearest == label]
+        reference = statistics.reference_scores[reference_nearest == label]
+        if min(len(query), len(reference)) >= MIN_CELLS:
+            quantile = np.quantile(reference, _QUANTILE)
+            excess[label] = np.quantile(query, _QUANTILE) - quantile
+    is_unknown = np.isnan(excess)
+    if is_unknown.all():
+        return np.zeros(n_labels)
+    excess[is_unknown] = np.nanmedian(excess)
+    return np.maximum(excess, 0)
 
 
 class CommonShift(NamedTuple):
-    """What all labels of a query differ by from the reference.
-
-    ``shift`` is ``(n_genes,)``. ``signal`` is the share of its variance that two samples of the same cells would not
-    have, between 0 and 1. If it is 0, the query is of the reference's batch, and to subtract the shift would add noise.
-    """
+    """Difference of a query from the reference that all labels share."""
 
     shift: NDArray[np.float64]
+    """Shape ``(n_genes,)``."""
     signal: float
+    """Share of its variance that two samples of the same cells would not have, between 0 and 1.
+
+    If it is 0, the query is of the reference's batch, and to subtract the shift would add noise.
+    """
 
 
 def common_shift(
@@ -207,37 +209,42 @@ def common_shift(
     positions
         Position of each cell's label in ``statistics.labels``, -1 for none, ``(n_cells,)``.
     statistics
-        What the model knows of its reference.
+        Statistics of the model's reference.
     measured
         Shape ``(n_genes,)``: ``False`` for genes that the query lacks.
 
     Returns
     -------
-    The difference, and which share of it is a difference of batches.
+    The difference, and its share that is a difference of batches.
     """
     differences = []
     variances = []
-    n_reference = np.bincount(statistics.cells_labels, minlength=len(statistics.means))
+    n_reference = np.bincount(
+        statistics.reference_nearest, minlength=len(statistics.means)
+    )
     for label, mean in enumerate(statistics.means):
         of_label = positions == label
-        if of_label.sum() >= MIN_CELLS:
+        n_query = of_label.sum()
+        if n_query >= MIN_CELLS:
             differences.append(np.asarray(x[of_label].mean(0)).ravel() - mean)
-            variances.append(1 / of_label.sum() + 1 / max(n_reference[label], 1))
-    # Labels that are lacking vote for no difference, so that one label alone decides nothing.
-    while len(differences) < _FEWEST_VOTES:
+            variances.append(1 / n_query + 1 / max(n_reference[label], 1))
+    # Missing labels vote for no difference, so that one label alone decides nothing.
+    while len(differences) < _MIN_LABELS:
         differences.append(np.zeros(x.shape[1]))
     shift = np.median(differences, axis=0)
     weights = gene_weights(statistics.variance, 1.0)
     if measured is not None:
         shift = shift * measured
         weights = weights * measured
+    if not variances:
+        return CommonShift(shift, 0.0)
     # Variance of a median, as a share of the variance of a cell.
-    of_median = (
-        np.pi / 2 * np.mean(variances) / len(differences) if variances else np.inf
-    )
-    expected = float(of_median * (weights @ statistics.variance))
+    median_variance = np.pi / 2 * np.mean(variances) / len(differences)
+    expected = float(median_variance * (weights @ statistics.variance))
     observed = float(weights @ np.square(shift))
-    return CommonShift(shift, 1 - expected / observed if observed > expected else 0.0)
+    if observed <= expected:
+        return CommonShift(shift, 0.0)
+    return CommonShift(shift, 1 - expected / observed)
 
 
 def fit_novelty(
@@ -265,77 +272,82 @@ def fit_novelty(
     -------
     The statistics, or ``None`` if the cells are too few or too alike for any.
     """
-    present, codes = np.unique(labels, return_inverse=True)
-    counts = np.bincount(codes)
+    label_codes, codes = np.unique(labels, return_inverse=True)
     # As many for all folds, since distances grow with the number of components.
     n_components = min(
         max_components, len(codes) // cells_per_component, x.shape[1] - 1
     )
     products = _products(x)
 
-    def fit(cells: NDArray[np.bool_]) -> tuple[NDArray, NDArray, NDArray] | None:
+    def fit(cells: NDArray[np.bool_]) -> DistanceFit | None:
         return fit_distances(
             x[cells], codes[cells], products[np.ix_(cells, cells)], max(n_components, 1)
         )
 
     fitted = fit(np.ones(len(codes), dtype=bool))
-    if fitted is None or counts.max() < 2:
+    if fitted is None or np.bincount(codes).max() < 2:
         return None
-    means, variance, components = fitted
     held_out = _distances_of_held_out(x, codes, fit, n_folds=5)
     if held_out is None:
         return None
-    scored, over_genes, logs = held_out
+    nearest_distance = held_out.over_genes.min(1)
+    log_distance = held_out.log_in_components
     halves = _distances_of_held_out(x, codes, fit, n_folds=2)
     if halves is not None:
-        # Components vary most along what is noise in the cells that they were fitted to, so that
-        # the distance of other cells increases with the number n of these cells, about as -1 / n.
+        # Components vary most along the noise of the cells that they were fitted to, so that the
+        # distance of other cells increases with the number n of these cells, about as -1 / n.
         # From 1/2 and 4/5 of the cells it is extrapolated to all of them.
-        logs = logs + (logs.mean() - halves[2].mean()) / 3
-    depth = covariates(x[scored], None)
-    expected = np.linalg.lstsq(depth, over_genes.min(1), rcond=None)[0]
-    residual = over_genes.min(1) - depth @ expected
-    scales = np.array([residual.std(), logs.mean(), logs.std()])
+        increase = log_distance.mean() - halves.log_in_components.mean()
+        log_distance = log_distance + increase / 3
+    depth = covariates(x[held_out.cells], None)
+    expected = np.linalg.lstsq(depth, nearest_distance, rcond=None)[0]
+    residual = nearest_distance - depth @ expected
+    scales = np.array([residual.std(), log_distance.mean(), log_distance.std()])
     scales[[0, 2]] = np.maximum(scales[[0, 2]], 1e-6)
+    standardized = (log_distance - scales[1]) / scales[2]
+    scores = (residual / scales[0] + standardized) / 2
     return NoveltyStatistics(
-        means=means.astype(np.float32),
-        labels=present.astype(np.int64),
-        variance=variance.astype(np.float32),
-        components=components.astype(np.float32),
+        means=fitted.means.astype(np.float32),
+        labels=label_codes.astype(np.int64),
+        variance=fitted.variance.astype(np.float32),
+        components=fitted.components.astype(np.float32),
         expected=expected,
         scales=scales,
-        cells=((residual / scales[0] + (logs - scales[1]) / scales[2]) / 2).astype(
-            np.float32
-        ),
-        cells_labels=over_genes.argmin(1),
+        reference_scores=scores.astype(np.float32),
+        reference_nearest=held_out.over_genes.argmin(1),
     )
+
+
+class _Distances(NamedTuple):
+    cells: NDArray[np.intp]
+    """Positions of the cells, ``(n_cells,)``."""
+    over_genes: NDArray[np.float64]
+    """Distances from each label, ``(n_cells, n_labels)``."""
+    log_in_components: NDArray[np.float64]
+    """Logarithm of the distance from the nearest label, ``(n_cells,)``."""
 
 
 def _distances_of_held_out(
     x: sp.csr_matrix,
     codes: NDArray[np.integer],
-    fit: Callable[[NDArray[np.bool_]], tuple[NDArray, NDArray, NDArray] | None],
+    fit: Callable[[NDArray[np.bool_]], DistanceFit | None],
     n_folds: int,
-) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]] | None:
-    """Compute distances of cells by fits without them.
-
-    Returns
-    -------
-    Positions of the cells, distances over genes from each label, and the logarithm of the distance
-    in components from the nearest; ``None`` if every fold leaves too few cells to fit to.
-    """
-    parts = []
-    for fold, without in cross_fit(codes, fit, n_folds=n_folds):
-        if without is not None:
-            over_genes = distances_over_genes(
-                x[fold], without[0], gene_weights(without[1], _FLOOR_CELL)
-            )
-            in_components = distance_in_components(x[fold], without[0], without[2])
-            parts.append((np.flatnonzero(fold), over_genes, np.log(in_components)))
-    if not parts:
+) -> _Distances | None:
+    """Compute distances of cells by fits without them; ``None`` if all folds are too small to fit."""
+    folds = []
+    for fold, fitted in cross_fit(codes, fit, n_folds=n_folds):
+        if fitted is None:
+            continue
+        weights = gene_weights(fitted.variance, _FLOOR_CELL)
+        over_genes = distances_over_genes(x[fold], fitted.means, weights)
+        in_components = distance_in_components(x[fold], fitted.means, fitted.components)
+        folds.append((np.flatnonzero(fold), over_genes, np.log(in_components)))
+    if not folds:
         return None
-    cells, distances, logs = zip(*parts, strict=True)
-    return np.concatenate(cells), np.vstack(distances), np.concatenate(logs)
+    cells, distances, log_distances = zip(*folds, strict=True)
+    return _Distances(
+        np.concatenate(cells), np.vstack(distances), np.concatenate(log_distances)
+    )
 
 
 # --------------------------------------------------------------------------- distances
@@ -343,14 +355,13 @@ def _distances_of_held_out(
 
 def _products(x: sp.csr_matrix, genes_at_once: int = 2048) -> NDArray[np.float32]:
     """Multiply all pairs of cells, less the mean cell, ``(n_cells, n_cells)``."""
-    by_gene, mean = (
-        sp.csc_matrix(x, dtype=np.float32),
-        np.asarray(x.mean(0), dtype=np.float32),
-    )
-    products = np.zeros((x.shape[0], x.shape[0]), dtype=np.float32)
-    for start in range(0, x.shape[1], genes_at_once):
-        some = slice(start, start + genes_at_once)
-        block = by_gene[:, some].toarray() - mean[:, some]
+    by_gene = sp.csc_matrix(x, dtype=np.float32)
+    mean = np.asarray(x.mean(0), dtype=np.float32)
+    n_cells, n_genes = x.shape
+    products = np.zeros((n_cells, n_cells), dtype=np.float32)
+    for first_gene in range(0, n_genes, genes_at_once):
+        genes = slice(first_gene, first_gene + genes_at_once)
+        block = by_gene[:, genes].toarray() - mean[:, genes]
         products += block @ block.T
     return products
 
@@ -362,10 +373,22 @@ def _principal_axes(
     centered = (
         products - products.mean(0) - products.mean(1, keepdims=True) + products.mean()
     )
-    start = np.random.default_rng(0).standard_normal(len(products)).astype(np.float32)
-    leading = eigsh(centered, n_components, v0=start, tol=1e-3)[1].astype(np.float64)
+    rng = np.random.default_rng(0)
+    v0 = rng.standard_normal(len(products)).astype(np.float32)
+    leading = eigsh(centered, n_components, v0=v0, tol=1e-3)[1].astype(np.float64)
     axes: NDArray[np.float64] = x.T @ leading - np.asarray(x.mean(0)).T * leading.sum(0)
     return axes / np.linalg.norm(axes, axis=0)
+
+
+class DistanceFit(NamedTuple):
+    """Result of :func:`fit_distances`."""
+
+    means: NDArray[np.float64]
+    """Mean of each label, ``(n_labels, n_genes)``."""
+    variance: NDArray[np.float64]
+    """Variance of each gene within labels, ``(n_genes,)``."""
+    components: NDArray[np.float64]
+    """Principal components, whitened by the covariance within labels, ``(n_genes, n_comps)``."""
 
 
 def fit_distances(
@@ -373,7 +396,7 @@ def fit_distances(
     codes: NDArray[np.integer],
     products: NDArray[np.float32],
     n_components: int,
-) -> tuple[NDArray, NDArray, NDArray] | None:
+) -> DistanceFit | None:
     """Fit means of labels, variances of genes and whitened components.
 
     Parameters
@@ -389,29 +412,28 @@ def fit_distances(
 
     Returns
     -------
-    Mean of each label, ``(n_labels, n_genes)``; variance of each gene within labels,
-    ``(n_genes,)``; and principal components whitened by the covariance within labels,
-    ``(n_genes, n_comps)``. ``None`` if the cells are too few or all alike.
+    The fit, or ``None`` if the cells are too few or all alike.
     """
     from sklearn.covariance import ledoit_wolf
 
     n_cells = x.shape[0]
     counts = np.bincount(codes)
-    of_label = sp.csr_matrix(
+    averaging = sp.csr_matrix(
         (1 / counts[codes], (codes, np.arange(n_cells))), shape=(len(counts), n_cells)
     )
-    means = np.asarray((of_label @ x).todense(), dtype=np.float64)
-    freedom = max(n_cells - len(counts), 1)
+    means = np.asarray((averaging @ x).todense(), dtype=np.float64)
+    df = max(n_cells - len(counts), 1)
     total = np.asarray(x.multiply(x).sum(0), dtype=np.float64).ravel()
-    variance = np.maximum(total - counts @ np.square(means), 0) / freedom
+    variance = np.maximum(total - counts @ np.square(means), 0) / df
     # Rounding leaves a little of cells that are all alike.
     if n_components >= min(x.shape) or variance.sum() <= 1e-6 * total.sum() / n_cells:
         return None
     axes = _principal_axes(x, products, n_components)
     within = x @ axes - (means @ axes)[codes]
-    covariance = ledoit_wolf(within, assume_centered=True)[0] * n_cells / freedom
-    lengths, directions = np.linalg.eigh(covariance)
-    return means, variance, axes @ (directions / np.sqrt(np.maximum(lengths, TINY)))
+    covariance = ledoit_wolf(within, assume_centered=True)[0] * n_cells / df
+    eigenvalues, eigenvectors = np.linalg.eigh(covariance)
+    whitening = eigenvectors / np.sqrt(np.maximum(eigenvalues, TINY))
+    return DistanceFit(means, variance, axes @ whitening)
 
 
 def gene_weights(variance: NDArray[np.floating], floor: float) -> NDArray[np.float64]:
@@ -424,16 +446,11 @@ def distances_over_genes(
     x: Matrix, centers: NDArray[np.floating], weights: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Compute squared distances from centers over weighted genes, ``(n_cells, n_centers)``."""
-    squares = (
-        x.power(2) if isinstance(x, sp.csr_matrix) else np.square(x, dtype=np.float64)
-    )
+    squares = x.power(2) if sp.issparse(x) else np.square(x, dtype=np.float64)
     weighted = centers * weights
-    found = (
-        (squares @ weights)[:, None]
-        - 2 * (x @ weighted.T)
-        + (weighted * centers).sum(1)
-    )
-    return np.maximum(found, 0)
+    center_norms = (weighted * centers).sum(1)
+    distances = (squares @ weights)[:, None] - 2 * (x @ weighted.T) + center_norms
+    return np.maximum(distances, 0)
 
 
 def distance_in_components(
@@ -441,8 +458,8 @@ def distance_in_components(
 ) -> NDArray[np.float64]:
     """Compute the squared distance from the nearest center in components, ``(n_cells,)``."""
     axes = np.asarray(components, dtype=np.float64)
-    found = distances_over_genes(x @ axes, centers @ axes, np.ones(axes.shape[1]))
-    return np.maximum(found.min(1), TINY)
+    distances = distances_over_genes(x @ axes, centers @ axes, np.ones(axes.shape[1]))
+    return np.maximum(distances.min(1), TINY)
 
 
 def covariates(x: Matrix, measured: NDArray[np.bool_] | None) -> NDArray[np.float64]:

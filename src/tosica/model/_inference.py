@@ -331,11 +331,9 @@ class InferenceMixin(SetupMixin):
         assert cells.distance is not None
         assert cells.nearest is not None
         distance, nearest = sample or (cells.distance, cells.nearest)
-        excess = label_excess(
-            distance, nearest, statistics.cells, statistics.cells_labels
-        )
+        excess = label_excess(distance, nearest, statistics)
         corrected = cells.distance - excess[cells.nearest]
-        return pvalues(corrected, statistics.cells).astype(np.float32)
+        return pvalues(corrected, statistics.reference_scores).astype(np.float32)
 
     @torch.inference_mode()
     def _batch_signal(self, source: ExpressionSource) -> float | None:

@@ -205,16 +205,9 @@ class SaveLoadMixin(SetupMixin):
                 if k != "certificate"
             }
             if training["novelty_statistics"] is not None:
-                names = {
-                    field.name for field in fields(NoveltyStatistics)
-                }  # an earlier version kept more
-                of_file = training["novelty_statistics"].items()
-                arrays = {
-                    name: np.asarray(values)
-                    for name, values in of_file
-                    if name in names
-                }
-                training["novelty_statistics"] = NoveltyStatistics(**arrays)
+                training["novelty_statistics"] = _restore_novelty(
+                    training["novelty_statistics"]
+                )
             training |= _restore_fits(training)
             model.training_ = TrainingResult(**training)
             for name in SCVI_ATTRS:
@@ -447,6 +440,20 @@ def _describe_training(training: TrainingResult) -> dict[str, Any]:
             "config": asdict(training.regression.config)
         }
     return described
+
+
+def _restore_novelty(saved: dict[str, Any]) -> NoveltyStatistics:
+    """Make statistics of novelty, of which earlier versions kept more, and named two otherwise."""
+    arrays = {name: np.asarray(values) for name, values in saved.items()}
+    for old_name, name in (
+        ("cells", "reference_scores"),
+        ("cells_labels", "reference_nearest"),
+    ):
+        if old_name in arrays:
+            arrays[name] = arrays.pop(old_name)
+    return NoveltyStatistics(
+        **{field.name: arrays[field.name] for field in fields(NoveltyStatistics)}
+    )
 
 
 def _restore_fits(training: dict[str, Any]) -> dict[str, Any]:

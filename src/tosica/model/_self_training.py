@@ -264,18 +264,13 @@ class SelfTrainingMixin(SetupMixin):
                 distances.append(distance)
                 nearest.append(label)
         distance, label = np.concatenate(distances), np.concatenate(nearest)
-        distance = (
-            distance
-            - label_excess(distance, label, statistics.cells, statistics.cells_labels)[
-                label
-            ]
-        )
+        distance = distance - label_excess(distance, label, statistics)[label]
         return QueryCells(
             sp.vstack(x).tocsr(),
             sp.vstack(expression).tocsr(),
             measured,
             log_softmax(np.concatenate(logits).astype(np.float64), axis=1),
-            pvalues(distance, statistics.cells) <= _LEAST_PVALUE,
+            pvalues(distance, statistics.reference_scores) <= _LEAST_PVALUE,
         )
 
     def _find_signal(self, query: QueryCells) -> tuple[float, str]:

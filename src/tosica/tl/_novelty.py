@@ -178,17 +178,13 @@ def novelty(
         step.set_description("novelty: cells")
         distance, nearest = score_in_blocks(statistics, query, shift, step)
     if shift is not None:
-        distance = (
-            distance
-            - label_excess(
-                distance, nearest, statistics.cells, statistics.cells_labels
-            )[nearest]
-        )
+        distance = distance - label_excess(distance, nearest, statistics)[nearest]
     probability = _probability_before(model, query)
     if probability is None:
         probability = read_numbers(adata, f"{key}_probability")
     scores = add_doubt(distance, probability)
-    cells = pd.DataFrame({"": scores, "_pvalue": pvalues(distance, statistics.cells)})
+    p_values = pvalues(distance, statistics.reference_scores)
+    cells = pd.DataFrame({"": scores, "_pvalue": p_values})
     of_clusters = cells.groupby(clusters.codes).transform("median")
     # Twice the median of p-values is a p-value, however they depend on each other (Rüger, 1978).
     of_clusters["_pvalue"] = (2 * of_clusters["_pvalue"]).clip(upper=1)
