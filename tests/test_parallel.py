@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 @pytest.fixture(params=[1, 3])
 def n_threads(request: pytest.FixtureRequest) -> Iterator[int]:
     """Number of torch's threads in a test."""
-    before = torch.get_num_threads()
+    default = torch.get_num_threads()
     torch.set_num_threads(request.param)
     yield request.param
-    torch.set_num_threads(before)
+    torch.set_num_threads(default)
 
 
 def blas_threads() -> list[int]:
@@ -83,14 +83,14 @@ def test_torch_and_blas_have_one_thread_inside_and_theirs_afterwards(
         return torch.get_num_threads(), set(blas_threads())
 
     with threadpool_limits(2, user_api="blas"):
-        before = blas_threads()
+        outside = blas_threads()
         with thread_pool():
             assert inside() == (1, {1})
             assert list(thread_map(inside, range(3))) == [(1, {1})] * 3
             with thread_pool():  # changes nothing
                 assert inside() == (1, {1})
             assert inside() == (1, {1})
-        assert blas_threads() == before
+        assert blas_threads() == outside
     assert torch.get_num_threads() == n_threads
 
 
@@ -109,15 +109,12 @@ def test_gradients_inference_mode_and_autocast_are_as_the_callers(
     n_threads: int,
 ) -> None:
     def modes(_: int) -> tuple[bool, bool, torch.dtype, bool]:
-        product, of_card = (
-            torch.ones(2, 2) @ torch.ones(2, 2),
-            torch.is_autocast_enabled("mps"),
-        )
+        product = torch.ones(2, 2) @ torch.ones(2, 2)
         return (
             torch.is_grad_enabled(),
             torch.is_inference_mode_enabled(),
             product.dtype,
-            of_card,
+            torch.is_autocast_enabled("mps"),
         )
 
     with thread_pool():
@@ -145,12 +142,14 @@ def test_two_pools_at_a_time_give_back_what_there_was() -> None:
             list(thread_map(str, range(5)))
 
     with threadpool_limits(2, user_api="blas"):
-        before = torch.get_num_threads(), blas_threads()
-        other = threading.Thread(target=use)
-        other.start()
+        n_torch = torch.get_num_threads()
+        n_blas = blas_threads()
+        thread = threading.Thread(target=use)
+        thread.start()
         use()
-        other.join()
-        assert (torch.get_num_threads(), blas_threads()) == before
+        thread.join()
+        assert torch.get_num_threads() == n_torch
+        assert blas_threads() == n_blas
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not fork")

@@ -24,8 +24,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-# Of devices, for which autocast may be on.
-_KINDS = ("cpu", "cuda", "mps", "xpu")
+# Types of devices for which autocast may be on.
+_DEVICE_TYPES = ("cpu", "cuda", "mps", "xpu")
 
 
 class _Pool(threading.local):
@@ -37,7 +37,9 @@ class _Pool(threading.local):
 
 _pool = _Pool()
 # The number of BLAS's threads belongs to the process: the first user sets it, the last puts it back.
-_blas_lock, _blas_users, _blas_limits = threading.Lock(), set[int](), ExitStack()
+_blas_lock = threading.Lock()
+_blas_users: set[int] = set()
+_blas_limits = ExitStack()
 if hasattr(os, "register_at_fork"):
     # A forked child has the pool without its threads, and would wait for them for ever.
     os.register_at_fork(after_in_child=lambda: vars(_pool).clear())
@@ -56,7 +58,8 @@ def thread_pool(device: torch.device | None = None) -> Iterator[None]:
     # Once it has seen a freed block of this size, glibc keeps up to twice as much for the next
     # operation; else the system clears memory anew, a third of the time of annotation.
     torch.empty(31 * 2**20, dtype=torch.uint8)
-    before, user = torch.get_num_threads(), threading.get_ident()
+    n_threads = torch.get_num_threads()
+    user = threading.get_ident()
     with _blas_lock:
         if not _blas_users:
             _blas_limits.enter_context(threadpool_limits(1, user_api="blas"))
@@ -64,31 +67,33 @@ def thread_pool(device: torch.device | None = None) -> Iterator[None]:
     torch.set_num_threads(1)
     try:
         with ThreadPoolExecutor(
-            before, "tosica", initializer=torch.set_num_threads, initargs=(1,)
+            n_threads, "tosica", initializer=torch.set_num_threads, initargs=(1,)
         ) as executor:
-            _pool.executor, _pool.n_threads = executor, before
+            _pool.executor = executor
+            _pool.n_threads = n_threads
             yield
     finally:
-        _pool.executor, _pool.n_threads = None, 1
+        _pool.executor = None
+        _pool.n_threads = 1
         with _blas_lock:
             _blas_users.discard(user)
             if not _blas_users:
                 _blas_limits.close()
-        torch.set_num_threads(before)
+        torch.set_num_threads(n_threads)
 
 
 @contextmanager
 def keep_torch_threads() -> Iterator[None]:
-    """Give torch the number of threads that it had before.
+    """Restore torch's number of threads.
 
     numba changes the number for torch, too, when a function that it made parallel is first called.
     """
-    before = torch.get_num_threads()
+    n_threads = torch.get_num_threads()
     try:
         yield
     finally:
-        if torch.get_num_threads() != before:
-            torch.set_num_threads(before)
+        if torch.get_num_threads() != n_threads:
+            torch.set_num_threads(n_threads)
 
 
 def thread_map(
@@ -102,7 +107,7 @@ def thread_map(
     Parameters
     ----------
     function
-        Called with one item. Only what releases Python's global lock gains by several threads.
+        Called with one item. Only work that releases Python's global lock gains by several threads.
     items
         Read by the caller's thread, not much faster than results are taken.
 
@@ -114,12 +119,13 @@ def thread_map(
     if executor is None or _pool.n_threads == 1:
         yield from map(function, items)
         return
-    grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-    # A worker has none of these from its caller.
+    # A worker inherits none of these modes from its caller.
+    grad = torch.is_grad_enabled()
+    inference = torch.is_inference_mode_enabled()
     precisions = [
-        (kind, torch.get_autocast_dtype(kind))
-        for kind in _KINDS
-        if torch.is_autocast_enabled(kind)
+        (device_type, torch.get_autocast_dtype(device_type))
+        for device_type in _DEVICE_TYPES
+        if torch.is_autocast_enabled(device_type)
     ]
 
     def call(item: Item) -> Result:
@@ -128,8 +134,8 @@ def thread_map(
             torch.set_grad_enabled(grad),
             ExitStack() as stack,
         ):
-            for kind, dtype in precisions:
-                stack.enter_context(torch.autocast(kind, dtype))
+            for device_type, dtype in precisions:
+                stack.enter_context(torch.autocast(device_type, dtype))
             return function(item)
 
     pending: deque[Future[Result]] = deque()

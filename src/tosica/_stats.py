@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import ArrayLike, NDArray
 
-# What a group is compared with: all other cells, or the group at a position.
+# The reference of a comparison: all other cells, or the group at a position.
 Reference: TypeAlias = Literal["rest"] | int
 
 
@@ -33,7 +34,7 @@ class GroupMoments:
     def reference_weights(
         self, group: int, reference: Reference
     ) -> NDArray[np.float64]:
-        """Weight of each group in what one group is compared with, shape ``(n_groups,)``.
+        """Weight of each group in the reference of one group, shape ``(n_groups,)``.
 
         Parameters
         ----------
@@ -42,17 +43,17 @@ class GroupMoments:
         reference
             ``"rest"``: all other cells. A number: the cells of the group at this position.
         """
-        positions = np.arange(len(self.n_cells))
-        chosen = (
-            positions == reference if isinstance(reference, int) else positions != group
-        )
-        return np.where(chosen, self.n_cells, 0).astype(float)
+        weights = self.n_cells.astype(float)
+        if reference == "rest":
+            weights[group] = 0
+        else:
+            weights[np.arange(len(weights)) != reference] = 0
+        return weights
 
     def reference_mean(self, group: int, reference: Reference) -> NDArray[np.float64]:
-        """Mean of what one group is compared with, shape ``(n_vars,)``."""
-        return np.average(
-            self.mean, axis=0, weights=self.reference_weights(group, reference)
-        )
+        """Mean of the reference of one group, shape ``(n_vars,)``."""
+        weights = self.reference_weights(group, reference)
+        return np.average(self.mean, axis=0, weights=weights)
 
 
 def group_moments(values: NDArray[np.floating], groups: pd.Categorical) -> GroupMoments:
@@ -87,7 +88,7 @@ def standardized_difference(
     group
         Position of the group.
     reference
-        What the group is compared with, see :meth:`GroupMoments.reference_weights`.
+        Reference of the comparison, see :meth:`GroupMoments.reference_weights`.
 
     Returns
     -------
@@ -97,14 +98,14 @@ def standardized_difference(
     if len(moments.n_cells) == 1:
         return mean
     weights = moments.reference_weights(group, reference)
-    other = np.average(moments.mean, axis=0, weights=weights)
-    difference = mean - other
+    reference_mean = np.average(moments.mean, axis=0, weights=weights)
+    difference = mean - reference_mean
     n_cells = moments.n_cells[group]
     squares = n_cells * moments.variance[group]
-    squares += weights @ (moments.variance + (moments.mean - other) ** 2)
+    squares += weights @ (moments.variance + (moments.mean - reference_mean) ** 2)
     deviation = np.sqrt(squares / (n_cells + weights.sum()))
-    constant = deviation <= 1e-9 * np.abs(difference)
-    return np.where(constant, 0.0, difference / np.where(constant, 1.0, deviation))
+    varies = deviation > 1e-9 * np.abs(difference)
+    return np.divide(difference, deviation, out=np.zeros_like(difference), where=varies)
 
 
 def moderated_t(
@@ -167,16 +168,17 @@ def _prior(variance: NDArray[np.float64], df: float) -> tuple[float, float]:
 
 def _trigamma_inverse(value: float) -> float:
     """Solve trigamma(x) = value for x; trigamma falls from infinity to 0."""
-    low, high = 1e-8, 1e8
+    low = 1e-8
+    high = 1e8
     if value >= polygamma(1, low):
         return low
     if value <= polygamma(1, high):
         return high
-    return float(
-        np.exp(
-            brentq(lambda x: polygamma(1, np.exp(x)) - value, np.log(low), np.log(high))
-        )
-    )
+
+    def excess(log_x: float) -> float:
+        return float(polygamma(1, np.exp(log_x)) - value)
+
+    return float(np.exp(brentq(excess, np.log(low), np.log(high))))
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,7 @@ def sample_means(
     rows: NDArray[np.bool_],
     min_cells: int,
 ) -> SampleMeans:
-    """Average the chosen cells of each sample that has at least ``min_cells`` of them.
+    """Average the selected cells of each sample that has at least ``min_cells`` of them.
 
     Parameters
     ----------
@@ -207,19 +209,16 @@ def sample_means(
     names
         Names of the samples.
     rows
-        Which cells are chosen, shape ``(n_cells,)``.
+        Mask of the selected cells, shape ``(n_cells,)``.
     min_cells
-        Fewest chosen cells of a sample.
+        Fewest selected cells of a sample.
     """
     sizes = np.bincount(codes[rows], minlength=len(names))
-    kept = [code for code in range(len(names)) if sizes[code] >= max(min_cells, 1)]
-    means = [
-        values[rows & (codes == code)].mean(axis=0, dtype=np.float64) for code in kept
-    ]
-    return SampleMeans(
-        [names[code] for code in kept],
-        np.array(means).reshape(len(kept), values.shape[1]),
-    )
+    samples = np.flatnonzero(sizes >= max(min_cells, 1))
+    means = np.empty((len(samples), values.shape[1]))
+    for mean, sample in zip(means, samples, strict=True):
+        mean[:] = values[rows & (codes == sample)].mean(axis=0, dtype=np.float64)
+    return SampleMeans([names[sample] for sample in samples], means)
 
 
 def compare_samples(
@@ -242,15 +241,18 @@ def compare_samples(
     -------
     Statistics (t, or z of the rank test) and two-sided p-values, each of shape ``(n_vars,)``.
     """
-    a, b = tested.values, reference.values
-    positive = ((a > 0).all(axis=0)) & ((b > 0).all(axis=0))
-    a = np.where(positive, np.log2(np.where(positive, a, 1.0)), a)
-    b = np.where(positive, np.log2(np.where(positive, b, 1.0)), b)
-    if set(tested.names) == set(reference.names):
-        order = [reference.names.index(name) for name in tested.names]
-        scores, pvals = _paired(a - b[order], method)
-    else:
-        scores, pvals = _unpaired(a, b, method)
+    a = tested.values.copy()
+    b = reference.values.copy()
+    is_positive = (a > 0).all(axis=0) & (b > 0).all(axis=0)
+    a[:, is_positive] = np.log2(a[:, is_positive])
+    b[:, is_positive] = np.log2(b[:, is_positive])
+    # Variables that do not vary have no statistic.
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
+        if set(tested.names) == set(reference.names):
+            order = [reference.names.index(name) for name in tested.names]
+            scores, pvals = _paired(a - b[order], method)
+        else:
+            scores, pvals = _unpaired(a, b, method)
     # 0 / 0 where the sides are equal and nothing varies.
     undefined = ~np.isfinite(scores) | ~np.isfinite(pvals)
     return np.where(undefined, 0.0, scores), np.where(undefined, 1.0, pvals)
@@ -259,38 +261,32 @@ def compare_samples(
 def _paired(
     differences: NDArray[np.float64], method: str
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    n = len(differences)
-    mean, variance = differences.mean(axis=0), differences.var(axis=0, ddof=1)
+    mean = differences.mean(axis=0)
     if method == "wilcoxon":
-        result = stats.wilcoxon(
-            differences, axis=0, method="auto", zero_method="zsplit"
-        )
-        return _signed_z(result.pvalue, mean), np.asarray(result.pvalue)
+        test = stats.wilcoxon(differences, axis=0, method="auto", zero_method="zsplit")
+        return _signed_z(test.pvalue, mean), np.asarray(test.pvalue)
     if method == "t-test":
-        with np.errstate(divide="ignore", invalid="ignore"):
-            t = mean / np.sqrt(variance / n)
-        return t, 2 * stats.t.sf(np.abs(t), n - 1)
-    return moderated_t(mean, variance, n - 1, 1 / n)
+        test = stats.ttest_1samp(differences, 0, axis=0)
+        return test.statistic, test.pvalue
+    n = len(differences)
+    return moderated_t(mean, differences.var(axis=0, ddof=1), n - 1, 1 / n)
 
 
 def _unpaired(
     a: NDArray[np.float64], b: NDArray[np.float64], method: str
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    n, m = len(a), len(b)
     difference = a.mean(axis=0) - b.mean(axis=0)
     if method == "wilcoxon":
-        result = stats.mannwhitneyu(a, b, axis=0)
-        return _signed_z(result.pvalue, difference), np.asarray(result.pvalue)
-    variances = a.var(axis=0, ddof=1), b.var(axis=0, ddof=1)
+        test = stats.mannwhitneyu(a, b, axis=0)
+        return _signed_z(test.pvalue, difference), np.asarray(test.pvalue)
     if method == "t-test":
-        with np.errstate(divide="ignore", invalid="ignore"):
-            parts = variances[0] / n, variances[1] / m
-            t = difference / np.sqrt(sum(parts))
-            df = sum(parts) ** 2 / (parts[0] ** 2 / (n - 1) + parts[1] ** 2 / (m - 1))
-        return t, 2 * stats.t.sf(np.abs(t), df)
-    df = n + m - 2
-    pooled = ((n - 1) * variances[0] + (m - 1) * variances[1]) / df
-    return moderated_t(difference, pooled, df, 1 / n + 1 / m)
+        test = stats.ttest_ind(a, b, axis=0, equal_var=False)
+        return test.statistic, test.pvalue
+    df = len(a) + len(b) - 2
+    squares = (len(a) - 1) * a.var(axis=0, ddof=1) + (len(b) - 1) * b.var(
+        axis=0, ddof=1
+    )
+    return moderated_t(difference, squares / df, df, 1 / len(a) + 1 / len(b))
 
 
 def _signed_z(
@@ -352,18 +348,17 @@ def fit_temperature(
     cells = np.arange(len(codes))
 
     def loss(log_temperature: float) -> float:
-        value = float(
-            -log_softmax(logits / np.exp(log_temperature), axis=1)[cells, codes].sum()
-        )
+        log_probabilities = log_softmax(logits / np.exp(log_temperature), axis=1)
+        negative_log = -float(log_probabilities[cells, codes].sum())
         if expected is not None:
-            value += ((log_temperature - np.log(expected)) / spread) ** 2 / 2
-        return value
+            deviation = (log_temperature - np.log(expected)) / spread
+            negative_log += deviation**2 / 2
+        return negative_log
 
-    middle, width = np.log(expected or 1), np.log(max_factor)
-    best = minimize_scalar(
-        loss, bounds=(middle - width, middle + width), method="bounded"
-    )
-    return float(np.exp(best.x))
+    center = np.log(expected or 1)
+    width = np.log(max_factor)
+    bounds = (center - width, center + width)
+    return float(np.exp(minimize_scalar(loss, bounds=bounds, method="bounded").x))
 
 
 def conformal_threshold(held_out: ArrayLike, coverage: float) -> float:
@@ -430,8 +425,8 @@ def label_sets(
 
     Returns
     -------
-    Whether a label is in the set of a cell, ``(n_cells, n_labels)``, and the number of cells none
-    of whose labels reaches the threshold.
+    Whether a label is in the set of a cell, ``(n_cells, n_labels)``, and the number of cells without
+    a label that reaches the threshold.
 
     Examples
     --------
