@@ -1,13 +1,13 @@
 """The pre-norm Transformer encoder and the rollout of its attention: one forward pass.
 
-Shapes stand at the lines: B cells, P gene sets, T = 1 + P tokens of width D, H heads of width d.
+Comments have shapes: B cells, P gene sets, T = 1 + P tokens of width D, H heads of width d.
 Attention weights would be a (B, H, T, T) array, which is never stored: :func:`attend` computes a
 few rows at a time, and returns at most their mean over the heads, for the rollout.
 """
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import torch
@@ -16,43 +16,26 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from tosica._parallel import thread_map
-from tosica.module._kernels import attend, is_plain
+from tosica.module._attention import attend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 LAYER_NORM_EPS: Final = 1e-6
 MLP_RATIO: Final = 4
-# Numbers of the weights that are computed anew at a time, where they were not kept.
-_PART_SIZE = 2**24
-# Cells that a thread trains on. It does not depend on the number of threads, so that gradients do not either.
-_CELLS_PER_PART = 16
+# Attention weights that are computed anew at a time, where they were not kept.
+_MAX_WEIGHTS = 2**24
+# Cells that a thread trains on. The number of threads does not change it, nor the gradients.
+_CELLS_PER_CHUNK = 16
 
 
 class LayerAttention(NamedTuple):
-    """What a layer keeps for the rollout: ``qkv`` (B, T, 3, H, d), and ``mean`` weights (B, T, T).
-
-    The weights are computed anew where ``mean`` is ``None``.
-    """
+    """Attention of a layer, for the rollout."""
 
     qkv: Tensor
+    """Queries, keys and values, ``(B, T, 3, H, d)``."""
     mean: Tensor | None
-
-
-def linear(x: Tensor, layer: nn.Linear, *, gelu: bool = False) -> Tensor:
-    """Apply a linear layer, and GELU.
-
-    Without gradients on CPUs, oneDNN is about twice as fast as the BLAS of torch where that is made
-    for another processor, and it applies bias and GELU to what is in the cache.
-    """
-    if is_plain(x) and not torch.is_grad_enabled() and _has_onednn():
-        after, how = ("gelu", "none") if gelu else ("none", "")
-        found: Tensor = torch.ops.mkldnn._linear_pointwise(
-            x, layer.weight, layer.bias, after, [], how
-        )
-        return found
-    out: Tensor = layer(x)
-    return F.gelu(out) if gelu else out
+    """Weights averaged over the heads, ``(B, T, T)``; computed anew where they are ``None``."""
 
 
 class SelfAttention(nn.Module):
@@ -77,11 +60,10 @@ class SelfAttention(nn.Module):
         self, t: Tensor, *, mean: bool = False
     ) -> tuple[Tensor, LayerAttention]:
         """Attend from every token to every token; tokens are ``(B, T, D)``."""
-        qkv = linear(t, self.qkv).unflatten(
-            2, (3, self.n_heads, self.head_dim)
-        )  # (B, T, 3, H, d)
+        shape = (3, self.n_heads, self.head_dim)
+        qkv = self.qkv(t).unflatten(2, shape)  # (B, T, 3, H, d)
         mixed, weights = attend(qkv, mean=mean)  # (B, T, H, d)
-        return linear(mixed.flatten(2), self.proj), LayerAttention(qkv, weights)
+        return self.proj(mixed.flatten(2)), LayerAttention(qkv, weights)
 
     def class_token(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Attend from the class token alone, the first one, to every token.
@@ -104,14 +86,11 @@ class SelfAttention(nn.Module):
         query_bias, _, value_bias = self.qkv.bias.view(3, width)
         by_head = (self.n_heads, self.head_dim, width)
         query = F.linear(t[:, 0], to_query, query_bias) * self.head_dim**-0.5  # (B, D)
-        query = query.view(n_cells, self.n_heads, self.head_dim).transpose(
-            0, 1
-        )  # (H, B, d)
+        query = query.view(n_cells, self.n_heads, self.head_dim)  # (B, H, d)
         # The key's bias adds the same number to every score of a head, which softmax ignores.
-        onto_tokens = torch.bmm(query, to_key.view(by_head)).transpose(
-            0, 1
-        )  # (B, H, D)
-        weights = torch.bmm(onto_tokens, t.transpose(1, 2)).softmax(-1)  # (B, H, T)
+        projected = torch.bmm(query.transpose(0, 1), to_key.view(by_head))  # (H, B, D)
+        scores = torch.bmm(projected.transpose(0, 1), t.transpose(1, 2))  # (B, H, T)
+        weights = scores.softmax(-1)
         summed = torch.bmm(weights, t).transpose(0, 1)  # (H, B, D)
         mixed = torch.bmm(summed, to_value.view(by_head).transpose(1, 2))  # (H, B, d)
         return self.proj(mixed.transpose(0, 1).flatten(1) + value_bias), weights.mean(1)
@@ -141,7 +120,7 @@ class Block(nn.Module):
     ) -> tuple[Tensor, Any]:
         """Transform every token, ``(B, T, D)``, or with ``class_only`` the class token alone, ``(B, D)``.
 
-        Also return the attention: what the layer keeps for the rollout, or the class token's, ``(B, T)``.
+        Also return the attention: a :class:`LayerAttention`, or the class token's, ``(B, T)``.
         """
         if class_only:
             mixed, attention = self.attention.class_token(self.norm1(t))
@@ -149,9 +128,8 @@ class Block(nn.Module):
         else:
             mixed, attention = self.attention(self.norm1(t), mean=mean)
             t = t + mixed
-        return t + linear(
-            linear(self.norm2(t), self.fc1, gelu=True), self.fc2
-        ), attention
+        hidden = F.gelu(self.fc1(self.norm2(t)))
+        return t + self.fc2(hidden), attention
 
 
 class Encoder(nn.Module):
@@ -209,51 +187,42 @@ class Encoder(nn.Module):
         ``(B, P)``, float32 or wider, or ``None``; with the class token's attention to itself, which
         is left out, each row sums to one. No gradient flows through the attention.
         """
+        is_on_cpu = tokens.device.type == "cpu"
         if torch.is_grad_enabled() and not rollout:
-            if (
-                not self.training
-                or tokens.device.type != "cpu"
-                or torch.compiler.is_compiling()
-            ):
+            if not (self.training and is_on_cpu) or torch.compiler.is_compiling():
                 return self._encode(tokens)[0], None
-            trained = [weight for weight in self.parameters() if weight.requires_grad]
-            return _ApplyInParts.apply(self._encode, tokens, *trained), None
-        parts: Sequence[Tensor] = [tokens]
-        if tokens.device.type == "cpu":
-            # A part fits the cache, with the class token, which is added to each.
-            size_of_cell = (
-                MLP_RATIO
-                * (tokens.shape[1] + 1)
-                * tokens.shape[2]
-                * tokens.element_size()
-            )
-            parts = tokens.split(max(self.cache_bytes // max(size_of_cell, 1), 1))
-        encoded = thread_map(partial(self._encode, rollout=rollout), parts)
-        latent, row = (torch.cat(both) for both in zip(*encoded, strict=True))
-        return latent, row if rollout else None
+            weights = [weight for weight in self.parameters() if weight.requires_grad]
+            return _ApplyInChunks.apply(self._encode, tokens, *weights), None
+        chunks: Sequence[Tensor] = [tokens]
+        if is_on_cpu:
+            # Chunks fit the cache with the class token, which is added to each cell.
+            _, n_tokens, width = tokens.shape
+            cell_bytes = MLP_RATIO * (n_tokens + 1) * width * tokens.element_size()
+            chunks = tokens.split(max(self.cache_bytes // max(cell_bytes, 1), 1))
+        encoded = thread_map(partial(self._encode, rollout=rollout), chunks)
+        latents, attentions = zip(*encoded, strict=True)
+        if not rollout:
+            return torch.cat(latents), None
+        return torch.cat(latents), torch.cat(attentions)
 
     def _encode(
         self, tokens: Tensor, *, rollout: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Class token (B, D), and its attention (B, P): that of all layers with ``rollout``, else of the last."""
-        first = self.class_token.to(tokens.dtype).expand(
-            len(tokens), 1, -1
-        )  # (B, 1, D)
-        t = torch.cat([first, tokens], 1)  # (B, T, D)
-        kept: list[LayerAttention] = []
-        *blocks, last = self.blocks
+        class_token = self.class_token.to(tokens.dtype).expand(len(tokens), 1, -1)
+        t = torch.cat([class_token, tokens], 1)  # (B, T, D)
+        attentions: list[LayerAttention] = []
+        *blocks, last_block = self.blocks
         for block in blocks:
             t, attention = block(t, mean=rollout)
             if rollout:
-                kept.append(attention)
-        latent, row = last(t, class_only=True)
+                attentions.append(attention)
+        latent, row = last_block(t, class_only=True)  # (B, D), (B, T)
         if rollout:
             with torch.no_grad():
-                row = (
-                    row.to(torch.promote_types(row.dtype, torch.float32)) / 2
-                )  # (B, T)
+                row = row.to(torch.promote_types(row.dtype, torch.float32)) / 2
                 row[:, 0] += 0.5
-                for attention in reversed(kept):
+                for attention in reversed(attentions):
                     row = (row + multiply_row(row, attention)) / 2
         return self.norm(latent), row[:, 1:]
 
@@ -266,7 +235,7 @@ def multiply_row(row: Tensor, attention: LayerAttention) -> Tensor:
     row
         Shape ``(B, T)``.
     attention
-        What the layer returned.
+        Attention of the layer.
 
     Returns
     -------
@@ -277,7 +246,7 @@ def multiply_row(row: Tensor, attention: LayerAttention) -> Tensor:
     query, key, _ = attention.qkv.permute(2, 0, 3, 1, 4)  # (B, H, T, d) each
     n_cells, n_heads, n_tokens, width = query.shape
     total = torch.zeros_like(row)
-    step = max(_PART_SIZE // max(n_cells * n_heads * n_tokens, 1), 1)
+    step = max(_MAX_WEIGHTS // max(n_cells * n_heads * n_tokens, 1), 1)
     columns = key.transpose(2, 3) * width**-0.5  # (B, H, d, T)
     for share, queries in zip(row.split(step, 1), query.split(step, 2), strict=True):
         # Half precision would be too coarse for exponents.
@@ -286,11 +255,11 @@ def multiply_row(row: Tensor, attention: LayerAttention) -> Tensor:
     return total / n_heads
 
 
-class _ApplyInParts(torch.autograd.Function):
-    """Apply a function to the cells of a minibatch, each by itself, part by part, with gradients.
+class _ApplyInChunks(torch.autograd.Function):
+    """Apply a function to chunks of a minibatch, on threads and with gradients.
 
-    The parameters are the function, of whose results the first is taken, the input, ``(n_cells, ...)``, and
-    the tensors that the function depends on beside it. Rounding errors do not depend on the number of threads.
+    The arguments are the function, of whose results only the first is returned, its input,
+    ``(n_cells, ...)``, and the weights that it depends on. Cells do not depend on one another.
     """
 
     @staticmethod
@@ -298,45 +267,35 @@ class _ApplyInParts(torch.autograd.Function):
         ctx: Any,
         function: Callable[[Tensor], tuple[Tensor, ...]],
         x: Tensor,
-        *parameters: Tensor,
+        *weights: Tensor,
     ) -> Tensor:
-        def call(part: Tensor) -> tuple[Tensor, Tensor]:
+        def call(chunk: Tensor) -> tuple[Tensor, Tensor]:
             with torch.enable_grad():
-                part = part.requires_grad_()
-                return part, function(part)[0]
+                chunk = chunk.requires_grad_()
+                return chunk, function(chunk)[0]
 
-        # Each part has a graph of its own, so that a thread can go backward through it.
-        ctx.parts = list(thread_map(call, x.detach().split(_CELLS_PER_PART)))
-        ctx.parameters = parameters
-        return torch.cat([output.detach() for _, output in ctx.parts])
+        # Each chunk has a graph of its own, so that a thread can go backward through it.
+        ctx.chunks = list(thread_map(call, x.detach().split(_CELLS_PER_CHUNK)))
+        ctx.weights = weights
+        return torch.cat([output.detach() for _, output in ctx.chunks])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         def differentiate(
-            part: tuple[tuple[Tensor, Tensor], Tensor],
+            graph: tuple[Tensor, Tensor, Tensor],
         ) -> tuple[Tensor, ...]:
-            (given, output), slope_of_part = part
-            return torch.autograd.grad(output, (given, *ctx.parameters), slope_of_part)
+            chunk, output, chunk_slope = graph
+            return torch.autograd.grad(output, (chunk, *ctx.weights), chunk_slope)
 
-        slopes = slope.split(_CELLS_PER_PART)
-        parts = list(thread_map(differentiate, zip(ctx.parts, slopes, strict=True)))
-        del ctx.parts
-        of_x, *of_parameters = zip(*parts, strict=True)
-        return (
-            None,
-            torch.cat(of_x),
-            *(torch.stack(each).sum(0) for each in of_parameters),
-        )
-
-
-@cache
-def _has_onednn() -> bool:
-    """Whether torch has oneDNN's linear layer, on this processor."""
-    x = torch.linspace(-1, 1, 32).view(2, 16)
-    try:
-        found = torch.ops.mkldnn._linear_pointwise(x, x, x[0, :2], "gelu", [], "none")
-    # It is not part of torch's public interface, and not there in all builds.
-    except (AttributeError, RuntimeError, TypeError):
-        return False
-    return bool((found - F.gelu(x @ x.T + x[0, :2])).abs().max() < 1e-5)
+        graphs = [
+            (chunk, output, chunk_slope)
+            for (chunk, output), chunk_slope in zip(
+                ctx.chunks, slope.split(_CELLS_PER_CHUNK), strict=True
+            )
+        ]
+        gradients = list(thread_map(differentiate, graphs))
+        del ctx.chunks
+        x_gradients, *weight_gradients = zip(*gradients, strict=True)
+        summed = [torch.stack(gradient).sum(0) for gradient in weight_gradients]
+        return None, torch.cat(x_gradients), *summed

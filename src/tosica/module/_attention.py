@@ -1,9 +1,8 @@
-"""Attention on CPUs in single precision, compiled: forward and backward, without stored weights.
+"""Attention: torch's own, and on CPUs in single precision a compiled kernel.
 
 Heads of a gene-set encoder are narrow, so attention scores are quick to compute and slow to store.
-Four rows of scores are computed at a time, which stay in the first-level cache: twice as fast as
-torch's own attention. It runs on the caller's thread, without Python's global lock:
-``tosica._parallel`` spreads cells over threads. :func:`attend` takes torch's attention elsewhere.
+The kernel computes four rows of scores at a time, which stay in the first-level cache. It runs on
+the caller's thread, without Python's global lock: ``tosica._parallel`` spreads cells over threads.
 """
 
 from __future__ import annotations
@@ -22,17 +21,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 # The loops over the width of a head are unrolled up to this width; torch computes wider heads.
-MAX_HEAD_DIM = 16
-# Tokens of a cell up to which the mean weights are kept for the rollout, 64 MB in each layer.
-_MOST_KEPT = 4096
+_MAX_HEAD_DIM = 16
+# Most tokens of a cell for which the mean weights are kept for the rollout, 64 MB in each layer.
+_MAX_MEAN_TOKENS = 4096
 # Number of queries computed together, and the multiple that the number of keys is padded to: a few
 # vector registers.
-_ROWS, _LANES = 4, 32
-# Number of queries whose weights are kept while the heads are added up, a multiple of the former.
+_ROWS = 4
+_LANES = 32
+# Number of queries whose weights are kept while the heads are added up, a multiple of _ROWS.
 _BLOCK = 24
-_ZERO, _ONE = np.float32(0), np.float32(1)
+_ZERO = np.float32(0)
+_ONE = np.float32(1)
 # Powers of two are quicker to compute than powers of e.
-_LOG2_E, _LN_2 = np.float32(1 / math.log(2)), np.float32(math.log(2))
+_LOG2_E = np.float32(1 / math.log(2))
+_LN_2 = np.float32(math.log(2))
 # Scores up to this size need no shift by their maximum before they are exponentiated.
 _MAX_UNSHIFTED = np.float32(60)
 # Below any score.
@@ -49,59 +51,67 @@ _POLYNOMIAL = tuple(
 )
 
 # Fast math without the flags under which NaN would be lost.
-_FAST: dict[str, Any] = {
-    "error_model": "numpy",
-    "fastmath": {"reassoc", "contract", "nsz", "arcp"},
-}
-kernel = nb.njit(nogil=True, cache=True, **_FAST)
-# Parts are not called from Python: what would allow it takes a fifth of the time to compile.
-_INSIDE: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-part = nb.njit(**_FAST, **_INSIDE)
-# For what must be computed in the order that it is written in.
-part_in_order = nb.njit(error_model="numpy", fastmath={"contract"}, **_INSIDE)
+_FAST_MATH = {"reassoc", "contract", "nsz", "arcp"}
+kernel = nb.njit(nogil=True, cache=True, error_model="numpy", fastmath=_FAST_MATH)
+# Wrappers for calls from Python would take a fifth of the time to compile.
+_NO_WRAPPERS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+helper = nb.njit(error_model="numpy", fastmath=_FAST_MATH, **_NO_WRAPPERS)
+# For sums that must be computed in the order in which they are written.
+ordered_helper = nb.njit(error_model="numpy", fastmath={"contract"}, **_NO_WRAPPERS)
 
 
 def attend(qkv: Tensor, *, mean: bool = False) -> tuple[Tensor, Tensor | None]:
-    """Mix values by attention: torch's own, or on CPUs our kernel, which is twice as fast.
+    """Mix values by attention.
 
     Parameters
     ----------
     qkv
-        Queries, keys and values of the tokens, ``(B, T, 3, H, d)``. Scores are divided by the root of d.
+        Queries, keys and values of the tokens, ``(B, T, 3, H, d)``. Scores are divided by the root
+        of d.
     mean
-        Whether to return the weights averaged over the heads, if they come for free. No gradient flows
-        through them.
+        Whether to return the weights averaged over the heads, if they come for free. No gradient
+        flows through them.
 
     Returns
     -------
     Mixed values, ``(B, T, H, d)``, and the weights, ``(B, T, T)``, or ``None``.
     """
-    if not is_plain(qkv) or qkv.shape[-1] > MAX_HEAD_DIM:
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # (B, H, T, d) each
-        return F.scaled_dot_product_attention(query, key, value).transpose(1, 2), None
-    qkv, mean = qkv.contiguous(), mean and qkv.shape[1] <= _MOST_KEPT
+    # With torch's attention, 300 tokens on one thread take 1.2 times as long to train, 3.5 to explain.
+    if not _fits_kernel(qkv):
+        return attend_by_torch(qkv), None
+    qkv = qkv.contiguous()
     if torch.is_grad_enabled() and qkv.requires_grad:
         return _Attend.apply(qkv), None
-    mixed = qkv.new_empty(*qkv.shape[:2], *qkv.shape[3:])
-    nothing = qkv.new_empty(0, 0, 0)
-    weights = qkv.new_empty(len(qkv), qkv.shape[1], qkv.shape[1]) if mean else nothing
-    # Autograd functions are named in a profile; this is not one, so it is named here.
+    n_cells, n_tokens, _, n_heads, width = qkv.shape
+    mean = mean and n_tokens <= _MAX_MEAN_TOKENS
+    mixed = qkv.new_empty(n_cells, n_tokens, n_heads, width)
+    empty = qkv.new_empty(0, 0, 0)
+    weights = qkv.new_empty(n_cells, n_tokens, n_tokens) if mean else empty
+    # The name in a profile.
     with torch.profiler.record_function("attend"):
-        _run_forward(qkv, mixed, nothing, weights)
+        _run_forward(qkv, mixed, empty, weights)
     return mixed, weights if mean else None
 
 
-def is_plain(x: Tensor) -> bool:
-    """Whether values are of single precision on a CPU, computed as they are."""
+def attend_by_torch(qkv: Tensor) -> Tensor:
+    """Mix values as the kernel does, ``(B, T, H, d)``: the reference, and for all that it cannot compute."""
+    query, key, value = qkv.permute(2, 0, 3, 1, 4)  # (B, H, T, d) each
+    return F.scaled_dot_product_attention(query, key, value).transpose(1, 2)
+
+
+def _fits_kernel(qkv: Tensor) -> bool:
     return (
-        x.device.type == "cpu"
-        and x.dtype == torch.float32
+        qkv.device.type == "cpu"
+        and qkv.dtype == torch.float32
+        and qkv.shape[-1] <= _MAX_HEAD_DIM
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
     )
 
 
 class _Attend(torch.autograd.Function):
+    """The kernel with gradients."""
+
     @staticmethod
     def forward(ctx: Any, qkv: Tensor) -> Tensor:
         n_cells, n_tokens, _, n_heads, width = qkv.shape
@@ -124,16 +134,23 @@ def _run_forward(qkv: Tensor, mixed: Tensor, logsumexp: Tensor, mean: Tensor) ->
     # So the weights of the padding are next to nothing.
     padding = qkv.new_full((n_columns,), float(_FAR_BELOW))
     padding[: qkv.shape[1]] = 0
-    shapes = (
-        *(
-            (n_heads, n_rows, width),
-            (n_heads, width, n_columns),
-            (n_heads, width, n_columns),
-            (n_rows, width),
-        ),
-        *((_ROWS, n_columns), (_BLOCK, n_columns), (_ROWS,), (_ROWS,), (n_heads,)),
+    _run(
+        _forward,
+        qkv,
+        mixed,
+        logsumexp,
+        mean,
+        padding,
+        qkv.new_zeros(n_heads, n_rows, width),  # query
+        qkv.new_zeros(n_heads, width, n_columns),  # key
+        qkv.new_zeros(n_heads, width, n_columns),  # value
+        qkv.new_zeros(n_rows, width),  # sums
+        qkv.new_zeros(_ROWS, n_columns),  # weights
+        qkv.new_zeros(_BLOCK, n_columns),  # block
+        qkv.new_zeros(_ROWS),  # shift
+        qkv.new_zeros(_ROWS),  # totals
+        qkv.new_zeros(n_heads),  # longest
     )
-    _run(_forward, qkv, mixed, logsumexp, mean, padding, *map(qkv.new_zeros, shapes))
 
 
 def _run_backward(
@@ -141,46 +158,53 @@ def _run_backward(
 ) -> Tensor:
     """Compute the gradient of queries, keys and values, on the caller's thread."""
     _, n_rows, n_columns, width = _padded(qkv)
-    of_qkv, rows, columns = torch.empty_like(qkv), (n_rows, width), (width, n_columns)
-    shapes = (
-        *(rows, rows, rows, columns, columns, columns, columns),
-        *2 * ((_ROWS, n_columns),),
-        *2 * ((n_rows,),),
-    )
+    gradient = torch.empty_like(qkv)
     _run(
         _backward,
         qkv,
         mixed,
         logsumexp,
         slope[:, :, None],
-        of_qkv,
-        *map(qkv.new_zeros, shapes),
+        gradient,
+        qkv.new_zeros(n_rows, width),  # query
+        qkv.new_zeros(n_rows, width),  # of_query
+        qkv.new_zeros(n_rows, width),  # of_mixed
+        qkv.new_zeros(width, n_columns),  # key
+        qkv.new_zeros(width, n_columns),  # value
+        qkv.new_zeros(width, n_columns),  # of_key
+        qkv.new_zeros(width, n_columns),  # of_value
+        qkv.new_zeros(_ROWS, n_columns),  # weights
+        qkv.new_zeros(_ROWS, n_columns),  # of_scores
+        qkv.new_zeros(n_rows),  # less
+        qkv.new_zeros(n_rows),  # common
     )
-    return of_qkv
+    return gradient
 
 
 def _padded(qkv: Tensor) -> tuple[int, int, int, int]:
-    """Number of heads, and with padding number of rows and columns and width of a head."""
-    _, n, _, n_heads, width = qkv.shape
-    return n_heads, n + _ROWS, -(-n // _LANES) * _LANES, width + width % 2
+    """Number of heads; numbers of rows and columns and width of a head, all with padding."""
+    _, n_tokens, _, n_heads, width = qkv.shape
+    n_columns = math.ceil(n_tokens / _LANES) * _LANES
+    return n_heads, n_tokens + _ROWS, n_columns, width + width % 2
 
 
 def _run(loops: Callable[..., None], qkv: Tensor, *tensors: Tensor) -> None:
     """Run compiled loops over all cells and heads.
 
-    Its working space is made by torch, which lets it start at a cache line, as the widest registers
-    want it, and needs no compilation.
+    Torch allocates their working space: it begins at a cache line, as the widest registers need it,
+    and is not compiled.
     """
     # Unlike the length of an axis, the length of a tuple is known to the compiler.
     width = (0,) * qkv.shape[-1]
     scale = np.float32(qkv.shape[-1] ** -0.5 * _LOG2_E)
-    loops(scale, *(tensor.detach().numpy() for tensor in (qkv, *tensors)), width)
+    arrays = [tensor.detach().numpy() for tensor in (qkv, *tensors)]
+    loops(scale, *arrays, width)
 
 
 # ------------------------------------------------------------------ numbers
 
 
-@part_in_order
+@ordered_helper
 def _times_power(y, shifted):  # type: ignore[no-untyped-def]
     """``y * 2 ** k`` for the whole number k in the last bits of ``shifted``."""
     exponent = np.int32(np.float32(shifted).view(np.int32)) << np.int32(23)
@@ -188,43 +212,47 @@ def _times_power(y, shifted):  # type: ignore[no-untyped-def]
     return np.int32(bits).view(np.float32)
 
 
-@part_in_order
+@ordered_helper
 def _exp2(x):  # type: ignore[no-untyped-def]
     """``2 ** x`` for x up to 127; values below -126 count as -126."""
     x = max(x, _LOWEST)
     shifted = x + _ROUND
-    rest = x - (shifted - _ROUND)
+    fraction = x - (shifted - _ROUND)
     y = _POLYNOMIAL[5]
-    y = y * rest + _POLYNOMIAL[4]
-    y = y * rest + _POLYNOMIAL[3]
-    y = y * rest + _POLYNOMIAL[2]
-    y = y * rest + _POLYNOMIAL[1]
-    y = y * rest + _POLYNOMIAL[0]
+    y = y * fraction + _POLYNOMIAL[4]
+    y = y * fraction + _POLYNOMIAL[3]
+    y = y * fraction + _POLYNOMIAL[2]
+    y = y * fraction + _POLYNOMIAL[1]
+    y = y * fraction + _POLYNOMIAL[0]
     return _times_power(y, shifted)
 
 
-# ------------------------------------------------------------------ parts
+# ------------------------------------------------------------------ rows and columns
 
 
-@part
-def _multiply(rows, i, start, columns, out, width):  # type: ignore[no-untyped-def]
-    """``out[r, j] = start[i + r] + sum_d rows[i + r, d] columns[d, j]``."""
+@helper
+def _multiply(rows, i, offset, columns, out, width):  # type: ignore[no-untyped-def]
+    """``out[r, j] = offset[i + r] + sum_d rows[i + r, d] columns[d, j]``."""
     for r in range(_ROWS):
         for j in range(out.shape[1]):
-            total = start[i + r]
+            total = offset[i + r]
             for d in range(len(width)):
                 total += rows[i + r, d] * columns[d, j]
             out[r, j] = total
 
 
-@part
+@helper
 def _weighted_sums(weights, columns, out, i):  # type: ignore[no-untyped-def]
     """``out[i + r, d] = sum_j weights[r, j] columns[d, j]``, two columns at a time."""
     for d in range(0, columns.shape[0], 2):
         a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = _ZERO
         for j in range(columns.shape[1]):
-            w0, w1, w2, w3 = weights[0, j], weights[1, j], weights[2, j], weights[3, j]
-            a, b = columns[d, j], columns[d + 1, j]
+            w0 = weights[0, j]
+            w1 = weights[1, j]
+            w2 = weights[2, j]
+            w3 = weights[3, j]
+            a = columns[d, j]
+            b = columns[d + 1, j]
             a0 += w0 * a
             a1 += w1 * a
             a2 += w2 * a
@@ -233,33 +261,38 @@ def _weighted_sums(weights, columns, out, i):  # type: ignore[no-untyped-def]
             b1 += w1 * b
             b2 += w2 * b
             b3 += w3 * b
-        out[i, d], out[i + 1, d], out[i + 2, d], out[i + 3, d] = a0, a1, a2, a3
-        out[i, d + 1], out[i + 1, d + 1], out[i + 2, d + 1], out[i + 3, d + 1] = (
-            b0,
-            b1,
-            b2,
-            b3,
-        )
+        out[i, d] = a0
+        out[i + 1, d] = a1
+        out[i + 2, d] = a2
+        out[i + 3, d] = a3
+        out[i, d + 1] = b0
+        out[i + 1, d + 1] = b1
+        out[i + 2, d + 1] = b2
+        out[i + 3, d + 1] = b3
 
 
-@part
+@helper
 def _add_outer(weights, rows, i, out):  # type: ignore[no-untyped-def]
     """``out[d, j] += sum_r weights[r, j] rows[i + r, d]``, two columns at a time."""
     for d in range(0, out.shape[0], 2):
-        a0, a1, a2, a3 = rows[i, d], rows[i + 1, d], rows[i + 2, d], rows[i + 3, d]
-        b0, b1, b2, b3 = (
-            rows[i, d + 1],
-            rows[i + 1, d + 1],
-            rows[i + 2, d + 1],
-            rows[i + 3, d + 1],
-        )
+        a0 = rows[i, d]
+        a1 = rows[i + 1, d]
+        a2 = rows[i + 2, d]
+        a3 = rows[i + 3, d]
+        b0 = rows[i, d + 1]
+        b1 = rows[i + 1, d + 1]
+        b2 = rows[i + 2, d + 1]
+        b3 = rows[i + 3, d + 1]
         for j in range(out.shape[1]):
-            w0, w1, w2, w3 = weights[0, j], weights[1, j], weights[2, j], weights[3, j]
+            w0 = weights[0, j]
+            w1 = weights[1, j]
+            w2 = weights[2, j]
+            w3 = weights[3, j]
             out[d, j] += w0 * a0 + w1 * a1 + w2 * a2 + w3 * a3
             out[d + 1, j] += w0 * b0 + w1 * b1 + w2 * b2 + w3 * b3
 
 
-@part
+@helper
 def _load_rows(table, cell, kind, head, factor, out, width):  # type: ignore[no-untyped-def]
     """Copy one head times a factor, tokens in rows; return the largest norm of a row."""
     longest = _ZERO
@@ -272,7 +305,7 @@ def _load_rows(table, cell, kind, head, factor, out, width):  # type: ignore[no-
     return np.sqrt(longest)
 
 
-@part
+@helper
 def _load_columns(table, cell, kind, head, out, width):  # type: ignore[no-untyped-def]
     """Copy one head, tokens in columns; return the largest norm of a column."""
     longest = _ZERO
@@ -286,10 +319,11 @@ def _load_columns(table, cell, kind, head, out, width):  # type: ignore[no-untyp
     return np.sqrt(longest)
 
 
-@part_in_order
-def _score(query, i, key, j, start, width):  # type: ignore[no-untyped-def]
-    """``start + sum_d query[i, d] key[d, j]``, as two sums, which a processor adds up at once."""
-    even, odd = start, _ZERO
+@ordered_helper
+def _score(query, i, key, j, offset, width):  # type: ignore[no-untyped-def]
+    """``offset + sum_d query[i, d] key[d, j]``, as two sums, which a processor adds up at once."""
+    even = offset
+    odd = _ZERO
     for d in range(0, len(width) - 1, 2):
         even += query[i, d] * key[d, j]
         odd += query[i, d + 1] * key[d + 1, j]
@@ -298,25 +332,26 @@ def _score(query, i, key, j, start, width):  # type: ignore[no-untyped-def]
     return even + odd
 
 
-@part
+@helper
 def _exponentiate(query, i, shift, key, padding, weights, totals, width):  # type: ignore[no-untyped-def]
     """``weights[r, j] = 2 ** (score of row i + r - shift[r])``, and their sum over j."""
     for r in range(0, _ROWS, 2):
-        total, other = _ZERO, _ZERO
+        even = odd = _ZERO
         for j in range(weights.shape[1]):
-            start = padding[j]
-            weight = _exp2(_score(query, i + r, key, j, start - shift[r], width))
+            offset = padding[j]
+            weight = _exp2(_score(query, i + r, key, j, offset - shift[r], width))
             weights[r, j] = weight
-            total += weight
+            even += weight
             weight = _exp2(
-                _score(query, i + r + 1, key, j, start - shift[r + 1], width)
+                _score(query, i + r + 1, key, j, offset - shift[r + 1], width)
             )
             weights[r + 1, j] = weight
-            other += weight
-        totals[r], totals[r + 1] = total, other
+            odd += weight
+        totals[r] = even
+        totals[r + 1] = odd
 
 
-@part
+@helper
 def _find_shift(query, i, key, n, longest, shift, width):  # type: ignore[no-untyped-def]
     """The largest score of each row, which its scores are shifted by, or 0 if none can be large."""
     for r in range(_ROWS):
@@ -327,9 +362,9 @@ def _find_shift(query, i, key, n, longest, shift, width):  # type: ignore[no-unt
                 shift[r] = max(shift[r], _score(query, i + r, key, j, _ZERO, width))
 
 
-@part
+@helper
 def _add_row(weights, r, factor, out, i, is_first):  # type: ignore[no-untyped-def]
-    """``out[i] += weights[r] * factor``, or without what was there before."""
+    """``out[i] += weights[r] * factor``, or ``=`` for the first head."""
     if is_first:
         for j in range(weights.shape[1]):
             out[i, j] = weights[r, j] * factor
@@ -357,7 +392,8 @@ def _forward(  # type: ignore[no-untyped-def]
     longest,
     width,
 ):
-    n, n_heads = qkv.shape[1], qkv.shape[3]
+    n = qkv.shape[1]
+    n_heads = qkv.shape[3]
     share = _ONE / np.float32(n_heads)
     for cell in range(len(qkv)):
         for head in range(n_heads):
@@ -365,10 +401,10 @@ def _forward(  # type: ignore[no-untyped-def]
             longest[head] *= _load_columns(qkv, cell, 1, head, key[head], width)
             _load_columns(qkv, cell, 2, head, value[head], width)
         # The weights of a few rows stay in the cache while the heads are added up.
-        for first in range(0, n, _BLOCK):
-            stop = min(first + _BLOCK, n)
+        for offset in range(0, n, _BLOCK):
+            end = min(offset + _BLOCK, n)
             for head in range(n_heads):
-                for i in range(first, stop, _ROWS):
+                for i in range(offset, end, _ROWS):
                     _find_shift(
                         query[head], i, key[head], n, longest[head], shift, width
                     )
@@ -383,7 +419,7 @@ def _forward(  # type: ignore[no-untyped-def]
                         width,
                     )
                     _weighted_sums(weights, value[head], sums, i)
-                    for r in range(min(_ROWS, stop - i)):
+                    for r in range(min(_ROWS, end - i)):
                         factor = _ONE / totals[r]
                         for d in range(len(width)):
                             mixed[cell, i + r, head, d] = sums[i + r, d] * factor
@@ -395,13 +431,13 @@ def _forward(  # type: ignore[no-untyped-def]
                                 r,
                                 factor * share,
                                 block,
-                                i + r - first,
+                                i + r - offset,
                                 head == 0,
                             )
             if len(mean):
-                for i in range(first, stop):
+                for i in range(offset, end):
                     for j in range(n):
-                        mean[cell, i, j] = block[i - first, j]
+                        mean[cell, i, j] = block[i - offset, j]
 
 
 @kernel
