@@ -1,4 +1,4 @@
-"""The classifier of the linear branch, and what else is fitted to a subsample of the reference."""
+"""The classifier of the linear branch, and the probabilistic PCA that imputes missing genes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 # More cells hardly change the regression or the principal components; with more cells,
 # cross-fitting would take longer than training the network.
-MAX_CELLS, MAX_CELLS_CROSS_FIT = 10_000, 4_000
+MAX_CELLS = 10_000
+MAX_CELLS_CROSS_FIT = 4_000
 # Targeted panels (Xenium, CosMx, MERSCOPE) have at most this many genes.
 PANEL_GENES = 1000
 # Cross-validation chooses the weight of the group lasso regression in the mean of both regressions.
@@ -38,7 +39,7 @@ LASSO_SHARES = (0.0, 0.25, 0.5)
 # three, depending on the reference.
 EXPECTED_TEMPERATURE = 2.0
 
-Fitted = TypeVar("Fitted")
+Classifier = TypeVar("Classifier")
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,8 @@ class LabeledRows:
     labels: NDArray[np.integer]
     slices: tuple[ModalitySlice, ...]
 
-    def __getitem__(self, some: NDArray[Any]) -> LabeledRows:
-        return replace(self, cells=self.cells[some], labels=self.labels[some])
+    def __getitem__(self, index: NDArray[Any]) -> LabeledRows:
+        return replace(self, cells=self.cells[index], labels=self.labels[index])
 
     def subsample(self, max_cells: int) -> LabeledRows:
         """Draw cells as :func:`subsample_by_label` does."""
@@ -72,13 +73,15 @@ class LabeledRows:
     def expression(self) -> sp.csr_matrix:
         """Read the expression, sparse, normalised as the network's minibatches are, ``(n_cells, n_genes)``."""
         x = sp.csr_matrix(self.rows.take(self.cells))
-        parts = []
-        for start, stop, way in self.slices:
-            part = x if stop - start == x.shape[1] else x[:, start:stop]
-            parts.append(
-                sp.csr_matrix(part if way is None else way.normalize_block(part))
-            )
-        return parts[0] if len(parts) == 1 else sp.hstack(parts).tocsr()
+        blocks = []
+        for genes in self.slices:
+            block = x
+            if genes.stop - genes.start < x.shape[1]:
+                block = x[:, genes.start : genes.stop]
+            if genes.normalization is not None:
+                block = genes.normalization.normalize_block(block)
+            blocks.append(sp.csr_matrix(block))
+        return blocks[0] if len(blocks) == 1 else sp.hstack(blocks).tocsr()
 
 
 class LinearClassifier(NamedTuple):
@@ -97,11 +100,14 @@ class LinearClassifier(NamedTuple):
 
 
 class CrossValidated(NamedTuple):
-    """Temperature of the regression's logits, weight of the group lasso in the mean, and penalties."""
+    """Result of :func:`cross_validate`."""
 
     temperature: float = EXPECTED_TEMPERATURE
+    """Temperature of the regression's logits."""
     lasso_share: float = LASSO_SHARES[-1]
+    """Weight of the group lasso in the mean of both regressions."""
     config: RegressionConfig = DEFAULT_CONFIG
+    """Penalties."""
 
 
 def fit_linear_classifier(
@@ -134,14 +140,16 @@ def fit_linear_classifier(
     -------
     The classifier. Its biases contain the logit adjustment of the regression.
     """
-    drawn = data.subsample(MAX_CELLS)
+    if weight is None:
+        weight = linear_to_network_ratio(len(data.cells))
+    subsample = data.subsample(MAX_CELLS)
     return fit_classifier(
-        drawn.expression(),
-        drawn.labels,
+        subsample.expression(),
+        subsample.labels,
         n_labels,
         tokens,
         slices=data.slices,
-        weight=linear_to_network_ratio(len(data.cells)) if weight is None else weight,
+        weight=weight,
         temperature=temperature,
         lasso_share=lasso_share,
         config=config,
@@ -253,9 +261,9 @@ def cross_validate(
     cells, or by the eighth, if the likelihood is then higher by two standard errors. It is where most
     genes are rarely detected, so that dividing them raises their noise.
 
-    The usual penalties were chosen for thousands of genes, which separate all cells. With the genes of a
+    The default penalties were chosen for thousands of genes, which separate all cells. With the genes of a
     panel, and more than twice as many cells as genes, no longer any labels are separable (Cover, *IEEE
-    Trans. Electron. Comput.* 14, 1965), and the usual regression overfits. Stronger penalties are then
+    Trans. Electron. Comput.* 14, 1965), and the default regression overfits. Stronger penalties are then
     tried, in a regression of all labels at once in which each cell counts the same.
 
     Parameters
@@ -269,17 +277,20 @@ def cross_validate(
 
     Returns
     -------
-    Those of the highest likelihood of cells that were not fitted to.
+    The settings of the highest likelihood of held-out cells.
     """
-    drawn = data.subsample(max_cells)
-    _, codes = np.unique(drawn.labels, return_inverse=True)
-    x = drawn.expression()
-    configs = [DEFAULT_CONFIG, replace(DEFAULT_CONFIG, gene_scale_power=0.125)]
-    if is_panel := 2 * x.shape[1] < len(codes) and x.shape[1] <= PANEL_GENES:
-        configs[1:] = (
-            RegressionConfig(C=10 ** (-half / 2), multinomial=True, balanced=False)
-            for half in range(3, 7)
-        )
+    subsample = data.subsample(max_cells)
+    _, codes = np.unique(subsample.labels, return_inverse=True)
+    x = subsample.expression()
+    is_panel = 2 * x.shape[1] < len(codes) and x.shape[1] <= PANEL_GENES
+    configs = [DEFAULT_CONFIG]
+    if is_panel:
+        configs += [
+            RegressionConfig(C=10**-exponent, multinomial=True, balanced=False)
+            for exponent in (1.5, 2, 2.5, 3)
+        ]
+    else:
+        configs.append(replace(DEFAULT_CONFIG, gene_scale_power=0.125))
 
     def fit(cells: NDArray[np.bool_]) -> list[Regressions]:
         return [
@@ -294,43 +305,76 @@ def cross_validate(
         ]
 
     scores = np.full((len(configs), 2, len(codes), codes.max() + 1), np.nan)
-    for fold, fitted in cross_fit(codes, fit, n_folds=3):
-        for of_config, (ridge, lasso, _) in zip(scores, fitted, strict=True):
-            of_config[:, fold] = x[fold] @ ridge.T, x[fold] @ lasso.T
-    scored = np.isfinite(scores).all((0, 1, 3))
-    truth = codes[scored]
-    found: list[tuple[NDArray[np.float64], CrossValidated]] = []
-    for config, of_config in zip(configs, scores, strict=True):
-        ridge, lasso = of_config[:, scored]
-        # By all cells: a fold has fewer cells of rare labels, which would raise their adjustment.
-        adjustment, best = logit_adjustment(codes) * config.balanced, None
-        for share in LASSO_SHARES[::-1] if len(truth) else ():
-            logits = (1 - share) * ridge + share * lasso + adjustment
-            temperature = fit_temperature(
-                logits, truth, expected=EXPECTED_TEMPERATURE, spread=0.4
-            )
-            log_likelihood = log_softmax(logits / temperature, axis=1)[
-                np.arange(len(truth)), truth
-            ]
-            if best is None or _is_higher(log_likelihood, best[0]):
-                best = log_likelihood, CrossValidated(temperature, share, config)
-        if best is not None and (
-            is_panel or not found or _is_higher(best[0], found[0][0])
-        ):
-            found.append(best)
-    return max(found, key=lambda fit: fit[0].mean())[1] if found else CrossValidated()
+    for fold, regressions in cross_fit(codes, fit, n_folds=3):
+        for config_scores, fitted in zip(scores, regressions, strict=True):
+            config_scores[0, fold] = x[fold] @ fitted.ridge.T
+            config_scores[1, fold] = x[fold] @ fitted.lasso.T
+    is_scored = np.isfinite(scores).all((0, 1, 3))
+    if not is_scored.any():
+        return CrossValidated()
+    # By all cells: a fold has fewer cells of rare labels, which would raise their adjustment.
+    adjustment = logit_adjustment(codes)
+    candidates = [
+        _choose_lasso_share(
+            config_scores[:, is_scored], codes[is_scored], adjustment, config
+        )
+        for config, config_scores in zip(configs, scores, strict=True)
+    ]
+    default = candidates[0]
+    best = default
+    for candidate in candidates[1:]:
+        is_better = is_panel or candidate.is_likelier(default)
+        if is_better and candidate.mean() > best.mean():
+            best = candidate
+    return best.parameters
 
 
-def _is_higher(log_likelihood: NDArray[np.float64], usual: NDArray[np.float64]) -> bool:
-    """Whether the likelihood of the cells is higher by two standard errors."""
-    gain = log_likelihood - usual
-    return bool(gain.mean() > 2 * gain.std() / np.sqrt(len(gain)))
+class _Candidate(NamedTuple):
+    log_likelihood: NDArray[np.float64]
+    """Log-likelihood of each held-out cell, ``(n_cells,)``."""
+    parameters: CrossValidated
+
+    def mean(self) -> float:
+        return float(self.log_likelihood.mean())
+
+    def is_likelier(self, default: _Candidate) -> bool:
+        """Whether the likelihood of the cells is higher by two standard errors."""
+        gain = self.log_likelihood - default.log_likelihood
+        return bool(gain.mean() > 2 * gain.std() / np.sqrt(len(gain)))
+
+
+def _choose_lasso_share(
+    scores: NDArray[np.float64],
+    labels: NDArray[np.integer],
+    adjustment: NDArray[np.float64],
+    config: RegressionConfig,
+) -> _Candidate:
+    """Choose the weight of the group lasso, and fit the temperature, for some penalties.
+
+    ``scores`` are those of ridge and group lasso, ``(2, n_cells, n_labels)``.
+    """
+    ridge, lasso = scores
+    candidates = []
+    for share in LASSO_SHARES[::-1]:
+        logits = (1 - share) * ridge + share * lasso + adjustment * config.balanced
+        temperature = fit_temperature(
+            logits, labels, expected=EXPECTED_TEMPERATURE, spread=0.4
+        )
+        log_probabilities = log_softmax(logits / temperature, axis=1)
+        log_likelihood = log_probabilities[np.arange(len(labels)), labels]
+        parameters = CrossValidated(temperature, share, config)
+        candidates.append(_Candidate(log_likelihood, parameters))
+    best = candidates[0]
+    for candidate in candidates[1:]:
+        if candidate.is_likelier(best):
+            best = candidate
+    return best
 
 
 def logit_adjustment(
     labels: NDArray[np.integer], pseudocount: float = 20
 ) -> NDArray[np.float64]:
-    r"""Compute what is added to each label's logit, so that rare labels are found.
+    r"""Compute an offset of each label's logit, so that rare labels are found.
 
     New cells of a label score less than those it was fitted to, the more so the fewer these were.
     The logit of a label with :math:`n` cells is raised by :math:`\log(1 + 20 / n)`, a logit
@@ -363,6 +407,14 @@ def linear_to_network_ratio(n_cells: int) -> float:
 # --------------------------------------------------------------------------- subsamples, folds
 
 
+def _shuffle_labels(
+    labels: NDArray[np.integer], rng: np.random.Generator
+) -> Iterator[NDArray[np.intp]]:
+    """Cells of each label in turn, in random order."""
+    for label in np.unique(labels):
+        yield rng.permutation(np.flatnonzero(labels == label))
+
+
 def subsample_by_label(labels: NDArray[np.integer], max_cells: int) -> NDArray[np.intp]:
     """Draw cells: all cells of rare labels, and equally many of each frequent label.
 
@@ -375,7 +427,7 @@ def subsample_by_label(labels: NDArray[np.integer], max_cells: int) -> NDArray[n
 
     Returns
     -------
-    Positions of the drawn cells in order. They follow ``scvi.settings.seed``.
+    Positions of the cells in order. They follow ``scvi.settings.seed``.
     """
     if len(labels) <= max_cells:
         return np.arange(len(labels))
@@ -387,19 +439,16 @@ def subsample_by_label(labels: NDArray[np.integer], max_cells: int) -> NDArray[n
     # The first limit that no smaller label exceeds.
     fits = limits >= np.append(sizes[1:], 0)
     limit = max(int(limits[np.argmax(fits)]), 1)
-    kept = [
-        rng.permutation(np.flatnonzero(labels == label))[:limit]
-        for label in np.unique(labels)
-    ]
-    return np.sort(np.concatenate(kept))
+    subsamples = [cells[:limit] for cells in _shuffle_labels(labels, rng)]
+    return np.sort(np.concatenate(subsamples))
 
 
 def cross_fit(
     labels: NDArray[np.integer],
-    fit: Callable[[NDArray[np.bool_]], Fitted],
+    fit: Callable[[NDArray[np.bool_]], Classifier],
     *,
     n_folds: int = 5,
-) -> Iterator[tuple[NDArray[np.bool_], Fitted]]:
+) -> Iterator[tuple[NDArray[np.bool_], Classifier]]:
     """Fit one classifier for each fold, to the cells of all other folds.
 
     Folds are stratified by label.
@@ -416,14 +465,14 @@ def cross_fit(
 
     Yields
     ------
-    Which cells are in the fold, ``(n_cells,)``, and the classifier that was fitted without them.
+    Mask of the fold's cells, ``(n_cells,)``, and the classifier that was fitted without them.
     """
     rng = np.random.default_rng(settings.seed)
-    fold = np.empty(len(labels), dtype=np.int64)
-    for label in np.unique(labels):
-        of_label = rng.permutation(np.flatnonzero(labels == label))
-        assigned = (np.arange(len(of_label)) + rng.integers(n_folds)) % n_folds
-        fold[of_label] = assigned if len(of_label) > 1 else -1
+    fold = np.full(len(labels), -1)
+    for cells in _shuffle_labels(labels, rng):
+        offset = rng.integers(n_folds)
+        if len(cells) > 1:
+            fold[cells] = (np.arange(len(cells)) + offset) % n_folds
     folds = [fold == i for i in range(n_folds) if (fold == i).any()]
     yield from zip(folds, thread_map(fit, [~fold for fold in folds]), strict=True)
 
@@ -454,19 +503,17 @@ def fit_ppca(
     n_cells, n_genes = x.shape
     mean = np.asarray(x.mean(0), dtype=np.float64).ravel()
     n_components = min(n_components, n_cells // 10, n_genes - 1)
-    total = float(np.square(x.data, dtype=np.float64).sum()) / n_cells - float(
-        mean @ mean
-    )
-    if n_components < 1 or total <= 1e-6 * float(mean @ mean):
+    square_of_mean = float(mean @ mean)
+    mean_square = float(np.square(x.data, dtype=np.float64).sum()) / n_cells
+    total = mean_square - square_of_mean
+    if n_components < 1 or total <= 1e-6 * square_of_mean:
         return mean, np.zeros((n_genes, 0))
     from sklearn.decomposition import PCA
 
     pca = PCA(n_components, svd_solver="arpack", random_state=0).fit(x)
     explained = pca.explained_variance_ * (n_cells - 1) / n_cells
-    noise = max(
-        (total - explained.sum()) / (n_genes - n_components),
-        min_noise * total / n_genes,
-    )
+    unexplained = (total - explained.sum()) / (n_genes - n_components)
+    noise = max(unexplained, min_noise * total / n_genes)
     # The noise is part of the variance along the components too.
     lengths = np.sqrt(np.maximum(explained / noise - 1, 0))
     return mean, pca.components_.T * lengths

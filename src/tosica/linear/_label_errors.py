@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +18,7 @@ from tosica.linear._classifier import (
 from tosica.linear._logistic import RegressionConfig, fit_regressions
 
 if TYPE_CHECKING:
+    import scipy.sparse as sp
     from numpy.typing import NDArray
 
 
@@ -81,41 +81,52 @@ def find_label_errors(
     is_error = (self_confidence < max_self_confidence) & (confidence > min_confidence)
     for code, size in enumerate(sizes):
         flagged = np.flatnonzero((codes == code) & is_error)
-        n_flagged = int(max_share_of_label * size) if size >= min_cells_of_label else 0
+        max_flagged = int(max_share_of_label * size)
+        if size < min_cells_of_label:
+            max_flagged = 0
         by_confidence = np.argsort(self_confidence[flagged], kind="stable")
-        is_error[flagged[by_confidence[n_flagged:]]] = False
+        is_error[flagged[by_confidence[max_flagged:]]] = False
     n_misclassified = (self_confidence < confidence).sum()
-    frequent = (
-        is_error.mean() > min_share
-        and is_error.sum() > min_share_of_misclassified * n_misclassified
-    )
-    return data.cells[is_error] if frequent else data.cells[:0]
+    if is_error.mean() <= min_share:
+        return data.cells[:0]
+    if is_error.sum() <= min_share_of_misclassified * n_misclassified:
+        return data.cells[:0]
+    return data.cells[is_error]
 
 
 def _cross_fitted_confidence(
     data: LabeledRows, max_cells: int, block_size: int, C: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Compute the probability of each cell's own and most probable label, cross-fitted."""
-    subsample, n_cells = subsample_by_label(data.labels, max_cells), len(data.cells)
-    x, known = data[subsample].expression(), data.labels[subsample]
+    n_cells = len(data.cells)
+    subsample = subsample_by_label(data.labels, max_cells)
+    x = data[subsample].expression()
+    labels = data.labels[subsample]
     # Without a nuisance penalty: where labels are wrong, cells differ within labels as between them.
     config = RegressionConfig(C=C, within_class_penalty=0, multinomial=True)
-    folds = cross_fit(
-        known, lambda cells: fit_regressions(x[cells], known[cells], config=config)
-    )
-    parts = [(subsample[fold], x[fold], fitted.ridge) for fold, fitted in folds]
-    # No regression was fitted to cells outside the subsample.
-    mean = np.mean([weights for *_, weights in parts], axis=0)
-    rest = np.setdiff1d(np.arange(n_cells), subsample)
-    blocks = (
-        rest[start : start + block_size] for start in range(0, len(rest), block_size)
-    )
     # The only cell of a label is in no fold.
-    self_confidence, confidence = np.ones((2, n_cells))
-    for cells, some, weights in chain(
-        parts, ((block, data[block].expression(), mean) for block in blocks)
-    ):
-        probability = softmax(some @ weights.T, axis=1)
-        self_confidence[cells] = probability[np.arange(len(cells)), data.labels[cells]]
-        confidence[cells] = probability.max(1)
+    self_confidence = np.ones(n_cells)
+    confidence = np.ones(n_cells)
+
+    def fit(cells: NDArray[np.bool_]) -> NDArray[np.float64]:
+        return fit_regressions(x[cells], labels[cells], config=config).ridge
+
+    def score(
+        cells: NDArray[np.integer], x: sp.csr_matrix, weights: NDArray[np.float64]
+    ) -> None:
+        probabilities = softmax(x @ weights.T, axis=1)
+        rows = np.arange(len(cells))
+        self_confidence[cells] = probabilities[rows, data.labels[cells]]
+        confidence[cells] = probabilities.max(1)
+
+    fold_weights = []
+    for fold, weights in cross_fit(labels, fit):
+        score(subsample[fold], x[fold], weights)
+        fold_weights.append(weights)
+    # No regression was fitted to cells outside the subsample.
+    mean_weights = np.mean(fold_weights, axis=0)
+    outside = np.setdiff1d(np.arange(n_cells), subsample)
+    for offset in range(0, len(outside), block_size):
+        block = outside[offset : offset + block_size]
+        score(block, data[block].expression(), mean_weights)
     return self_confidence, confidence

@@ -29,20 +29,19 @@ class LabeledCells(NamedTuple):
 
 
 class NewLabels(NamedTuple):
-    """Weights of genes, ``(n_new, n_genes)``, and biases, ``(n_new,)``.
-
-    They give logits on the scale of the model's logits over its temperature. ``recall`` is the share of each label's
-    cells that get the label from a fit without them, ``(n_new,)``; 0 for a single cell.
-    """
+    """Logits of new labels, on the scale of the model's logits over its temperature."""
 
     weights: NDArray[np.float64]
+    """Shape ``(n_new, n_genes)``."""
     biases: NDArray[np.float64]
+    """Shape ``(n_new,)``."""
     recall: NDArray[np.float64]
+    """Share of each label's cells that get the label from a fit without them; 0 for a single cell."""
 
 
 def fit_new_labels(
     new: LabeledCells,
-    known: LabeledCells,
+    labeled: LabeledCells,
     shifts: NDArray[np.floating] | None,
     statistics: NoveltyStatistics,
     score: Callable[[sp.csr_matrix], NDArray[np.floating]],
@@ -69,12 +68,12 @@ def fit_new_labels(
     ----------
     new
         Cells with new labels, numbered from 0 on; each occurs.
-    known
+    labeled
         Cells of the query with labels of the model, by position in ``statistics.labels``.
     shifts
-        What the query's batch adds to each label's mean, ``(n_labels, n_genes)``.
+        Difference that the query's batch adds to each label's mean, ``(n_labels, n_genes)``.
     statistics
-        What the model knows of its reference.
+        Statistics of the model's reference.
     score
         Returns the model's calibrated logits, ``(n_cells, n_labels)``.
     tokens
@@ -90,39 +89,44 @@ def fit_new_labels(
     -------
     Weights, biases and recall.
     """
-    n_known, n_new = len(statistics.means), int(new.labels.max()) + 1
-    n_cells = max(min(n_replayed, max_replayed // n_known), 10)
+    n_old = len(statistics.means)
+    n_new = int(new.labels.max()) + 1
+    n_cells = max(min(n_replayed, max_replayed // n_old), 10)
     replayed, positions = replay_cells(statistics, n_cells, shifts)
-    x = sp.vstack([replayed, known.x, new.x]).tocsr()
-    labels = np.concatenate([positions, known.labels, n_known + new.labels])
-    of_old = score(x)
+    x = sp.vstack([replayed, labeled.x, new.x]).tocsr()
+    labels = np.concatenate([positions, labeled.labels, n_old + new.labels])
+    old_logits = score(x)
     if measured is not None:
         x = sp.csr_matrix(x.multiply(measured))
-    # A column of ones, which is a token of its own, has the bias as its weight.
+    # The bias is the weight of a column of ones, which is a token of its own.
     ones = sp.csr_matrix(np.ones((x.shape[0], 1)))
     with_bias = sp.hstack([x, ones]).tocsr()
-    directions = (
-        None if shifts is None else np.hstack([shifts, np.zeros((len(shifts), 1))])
-    )
+    tokens_with_bias = sp.block_diag([tokens, sp.csr_matrix([[1.0]])], format="csr")
+    directions = None
+    if shifts is not None:
+        directions = np.hstack([shifts, np.zeros((len(shifts), 1))])
 
-    def fit(of_new: NDArray[np.bool_]) -> NDArray[np.float64]:
-        kept = np.append(np.ones(x.shape[0] - len(of_new), dtype=bool), of_new)
+    def fit(new_cells: NDArray[np.bool_]) -> NDArray[np.float64]:
+        n_others = x.shape[0] - len(new_cells)
+        cells = np.append(np.ones(n_others, dtype=bool), new_cells)
         fitted = fit_regressions(
-            with_bias[kept],
-            labels[kept],
+            with_bias[cells],
+            labels[cells],
             batch_directions=directions,
-            gene_sets=sp.block_diag([tokens, sp.csr_matrix([[1.0]])], format="csr"),
-            fitted=np.arange(n_known, n_known + n_new),
-            offset=-logsumexp(of_old[kept], axis=1)[:, None],
+            gene_sets=tokens_with_bias,
+            fitted=np.arange(n_old, n_old + n_new),
+            offset=-logsumexp(old_logits[cells], axis=1)[:, None],
         )
         return (1 - lasso_share) * fitted.ridge + lasso_share * fitted.lasso
 
-    found = np.zeros(len(new.labels), dtype=bool)
+    is_right = np.zeros(len(new.labels), dtype=bool)
+    new_x = with_bias[-len(new.labels) :]
+    new_cells_old_logits = old_logits[-len(new.labels) :]
     for fold, weights in cross_fit(new.labels, fit):
-        own, others = (values[-len(fold) :][fold] for values in (with_bias, of_old))
-        found[fold] = np.hstack([own @ weights.T, others]).argmax(1) == new.labels[fold]
+        logits = np.hstack([new_x[fold] @ weights.T, new_cells_old_logits[fold]])
+        is_right[fold] = logits.argmax(1) == new.labels[fold]
     weights = fit(np.ones(len(new.labels), dtype=bool))
-    recall = np.bincount(new.labels, found) / np.bincount(new.labels)
+    recall = np.bincount(new.labels, is_right) / np.bincount(new.labels)
     return NewLabels(
         weights[:, :-1] * (tokens.getnnz(axis=0) > 0),
         weights[:, -1],
@@ -135,36 +139,37 @@ def split_in_two(
 ) -> NDArray[np.bool_] | None:
     """Split cells that should be of one type, ``(n_cells, n_genes)``, if they look like two.
 
-    They do if they vary more in one direction than noise of the variation within labels would by chance (the edge of
-    Marčenko and Pastur, *Math. USSR Sb.* 1, 457, 1967), and have two modes between the centers of two clusters that
-    were found in other cells: a bimodality coefficient above that of the uniform distribution, 5/9.
+    They do if they vary more in one direction than noise of the variation within labels
+    would by chance (the edge of Marčenko and Pastur, *Math. USSR Sb.* 1, 457, 1967), and
+    have two modes between the centers of two clusters that were found in other cells: a
+    bimodality coefficient above that of the uniform distribution, 5/9.
 
     Returns
     -------
-    Which cells are in the second part, ``(n_cells,)``, or ``None`` if they look like one type.
+    Mask of the second type's cells, ``(n_cells,)``, or ``None`` if they look like one type.
     """
     from sklearn.cluster import KMeans
 
-    n, cells = x.shape[0], x @ statistics.components.astype(np.float64)
+    n = x.shape[0]
     if n < 4:  # two in each half
         return None
-    _, lengths, axes = np.linalg.svd(cells - cells.mean(0), full_matrices=False)
+    scores = x @ statistics.components.astype(np.float64)
+    _, lengths, axes = np.linalg.svd(scores - scores.mean(0), full_matrices=False)
+    if lengths[0] ** 2 / (n - 1) <= (1 + np.sqrt(scores.shape[1] / n)) ** 2:
+        return None
 
-    def fit(kept: NDArray[np.bool_]) -> NDArray[np.float64]:
-        return KMeans(2, n_init=10, random_state=0).fit(cells[kept]).cluster_centers_
+    def fit(cells: NDArray[np.bool_]) -> NDArray[np.float64]:
+        return KMeans(2, n_init=10, random_state=0).fit(scores[cells]).cluster_centers_
 
-    along = np.zeros(n)
+    position = np.zeros(n)
     for half, centers in cross_fit(np.zeros(n, dtype=np.int64), fit, n_folds=2):
         line = centers[1] - centers[0]
         line *= np.sign(line @ axes[0]) / max(np.linalg.norm(line), TINY)
-        along[half] = (cells[half] - centers.mean(0)) @ line
-    tails = kurtosis(along, bias=False) + 3 * (n - 1) ** 2 / ((n - 2) * (n - 3))
-    is_wide = lengths[0] ** 2 / (n - 1) > (1 + np.sqrt(cells.shape[1] / n)) ** 2
-    return (
-        along > 0
-        if is_wide and (skew(along, bias=False) ** 2 + 1) / tails > 5 / 9
-        else None
-    )
+        position[half] = (scores[half] - centers.mean(0)) @ line
+    normal_kurtosis = 3 * (n - 1) ** 2 / ((n - 2) * (n - 3))
+    denominator = kurtosis(position, bias=False) + normal_kurtosis
+    bimodality = (skew(position, bias=False) ** 2 + 1) / denominator
+    return position > 0 if bimodality > 5 / 9 else None
 
 
 # --------------------------------------------------------------------------- replay
@@ -190,13 +195,13 @@ def replay_cells(
     Parameters
     ----------
     statistics
-        What the model knows of its reference.
+        Statistics of the model's reference.
     n_cells
         Number of cells to draw for each label.
     shifts
-        Shape ``(n_labels, n_genes)``. What another batch adds to the mean of each label.
+        Shape ``(n_labels, n_genes)``. Difference that another batch adds to the mean of each label.
     seed
-        Of the draws.
+        Seed of the draws.
 
     Returns
     -------
@@ -215,7 +220,7 @@ def replay_cells(
     # pseudoinverse has it.
     directions = np.linalg.pinv(statistics.components.astype(np.float64))
     deviation = np.maximum(np.linalg.norm(directions, axis=0), TINY)
-    parts = []
+    replayed = []
     for label in range(n_labels):
         damping = np.minimum(means[label] / deviation, 1)
         noise = rng.standard_normal((n_cells, len(directions))) @ directions
@@ -228,21 +233,21 @@ def replay_cells(
             expected, levels, out=np.zeros_like(expected), where=levels > 0
         )
         is_expressed = rng.random(expected.shape) < probability
-        parts.append(sp.csr_matrix(np.where(is_expressed, levels, 0), dtype=np.float32))
-    return sp.vstack(parts).tocsr(), np.repeat(np.arange(n_labels), n_cells)
+        x = np.where(is_expressed, levels, 0)
+        replayed.append(sp.csr_matrix(x, dtype=np.float32))
+    return sp.vstack(replayed).tocsr(), np.repeat(np.arange(n_labels), n_cells)
 
 
 # --------------------------------------------------------------------------- the batch of a query
 
 
 class LabelShifts(NamedTuple):
-    """Shift of each label, ``(n_labels, n_genes)``, and the label of each cell, ``(n_cells,)``.
-
-    A cell that is like a new label has the label -1.
-    """
+    """Result of :func:`find_label_shifts`."""
 
     shifts: NDArray[np.float64]
+    """Shift of each label, ``(n_labels, n_genes)``."""
     labels: NDArray[np.int64]
+    """Label of each cell, -1 if it is like a new label, ``(n_cells,)``."""
 
 
 def find_label_shifts(
@@ -257,7 +262,7 @@ def find_label_shifts(
     shrinkage: float = 10,
     max_iter: int = 10,
 ) -> LabelShifts:
-    """Find what the batch of a query adds to each label, and which cells have these labels.
+    """Find the shift of each label in the batch of a query, and the cells that have these labels.
 
     Some of the cells may be of new labels. So cells are clustered as in k-means, with one center
     for each label, which starts at the label's mean in the reference, and one for each new label,
@@ -276,7 +281,7 @@ def find_label_shifts(
     new_means
         Mean expression of each new label in the query, ``(n_new, n_genes)``.
     statistics
-        What the model knows of its reference.
+        Statistics of the model's reference.
     measured
         Shape ``(n_genes,)``: ``False`` for genes that the query lacks, which are not compared.
     min_cells
@@ -292,18 +297,21 @@ def find_label_shifts(
     Shifts and labels. Labels without a cell have the shift that labels share.
     """
     means = statistics.means.astype(np.float64)
-    is_measured = np.ones(means.shape[1], dtype=bool) if measured is None else measured
-    weights = gene_weights(statistics.variance, 1.0) * is_measured
-    to_new = distances_over_genes(x, new_means, weights).min(1)
+    if measured is None:
+        measured = np.ones(means.shape[1], dtype=bool)
+    weights = gene_weights(statistics.variance, 1.0) * measured
+    new_distance = distances_over_genes(x, new_means, weights).min(1)
+    cells = np.arange(len(labels))
     shifts = np.zeros_like(means)
     assigned = np.full(len(labels), -2)
     for _ in range(max_iter):
-        to_old = distances_over_genes(x, means + shifts, weights)
-        is_old = is_known | (to_old[np.arange(len(labels)), labels] <= to_new)
-        before, assigned = assigned, np.where(is_old, labels, -1)
-        if (before == assigned).all():
+        distances = distances_over_genes(x, means + shifts, weights)
+        is_old = is_known | (distances[cells, labels] <= new_distance)
+        previous = assigned
+        assigned = np.where(is_old, labels, -1)
+        if (previous == assigned).all():
             break
-        shifts = _shifts(x, assigned, means, min_cells, shrinkage) * is_measured
+        shifts = _shifts(x, assigned, means, min_cells, shrinkage) * measured
     return LabelShifts(shifts, assigned)
 
 
@@ -316,10 +324,12 @@ def _shifts(
 ) -> NDArray[np.float64]:
     """Compute the shift of each label, shrunken towards the median of labels with enough cells."""
     counts = np.bincount(labels[labels >= 0], minlength=len(means))
-    own = np.zeros_like(means)
+    shifts = np.zeros_like(means)
     for label in np.flatnonzero(counts):
-        own[label] = np.asarray(x[labels == label].mean(0)).ravel() - means[label]
-    many = counts >= min_cells
-    common = np.median(own[many], axis=0) if many.any() else np.zeros(means.shape[1])
+        shifts[label] = np.asarray(x[labels == label].mean(0)).ravel() - means[label]
+    is_frequent = counts >= min_cells
+    common = np.zeros(means.shape[1])
+    if is_frequent.any():
+        common = np.median(shifts[is_frequent], axis=0)
     weight = (counts / (counts + shrinkage))[:, None]
-    return weight * own + (1 - weight) * common
+    return weight * shifts + (1 - weight) * common
