@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 from functools import partial
@@ -85,16 +86,16 @@ with warnings.catch_warnings(action="ignore"):
 class Regressions(NamedTuple):
     """Logistic regressions without intercept, for log-normalised expression.
 
-    ``ridge`` and ``lasso`` are the weights without and with group lasso, ``(n_labels, n_genes)``, the
-    same without gene sets or without group penalty. The first uses many genes, the second few gene
-    sets. They make different errors, and their mean is more accurate than either. ``relevance`` is
-    ``(n_labels, n_gene_sets)``: how much each gene set contributes to each label, relative to the
-    other gene sets. It has no columns without group lasso.
+    The ridge uses many genes, the group lasso few gene sets. They make different errors, and their
+    mean is more accurate than either. Without gene sets or group penalty both are the same.
     """
 
     ridge: NDArray[np.float64]
+    """Weights without group lasso, ``(n_labels, n_genes)``."""
     lasso: NDArray[np.float64]
+    """Weights with group lasso, ``(n_labels, n_genes)``."""
     relevance: NDArray[np.float64]
+    """Contribution of each gene set to each label, ``(n_labels, n_gene_sets)``; no columns without group lasso."""
 
 
 def fit_regressions(
@@ -162,91 +163,99 @@ def fit_regressions(
     ----------
     Jacob, Obozinski and Vert, *Group lasso with overlap and graph lasso*, ICML (2009).
     """
-    fitted = np.arange(int(labels.max()) + 1) if fitted is None else fitted
-    n_genes = x.shape[1]
-    is_held = x.getnnz(axis=0) > 0
+    if fitted is None:
+        fitted = np.arange(int(labels.max()) + 1)
+    n_cells, n_genes = x.shape
+    has_weight = x.getnnz(axis=0) > 0
     if gene_sets is not None:
-        is_held &= np.asarray(gene_sets.sum(0)).ravel() > 0
-    # All other genes have weight zero.
-    held = np.flatnonzero(is_held)
-    x = x[:, held]
-    # Without scaling, the strongest genes would dominate. Scaled to equal means, the weakest genes
-    # would, which are mostly noise.
-    mean = np.asarray(abs(x).mean(0)).ravel()
-    scale = np.where(mean > 0, mean, 1) ** config.gene_scale_power
-    if len(slices) > 1:
-        modality = np.repeat(
-            np.arange(len(slices)), [part.stop - part.start for part in slices]
-        )[held]
-        spread = (
-            np.asarray(x.power(2).mean(0) - np.square(x.mean(0))).ravel() / scale**2
-        )
-        totals = np.bincount(modality, spread)
-        scale *= np.sqrt(totals / totals.mean())[modality]
+        has_weight &= np.asarray(gene_sets.sum(0)).ravel() > 0
+    genes = np.flatnonzero(has_weight)
+    x = x[:, genes]
+    scale = _gene_scale(x, genes, slices, config.gene_scale_power)
     # Nuisance directions times the roots of their penalties, which are divided by the number of
     # cells, since the loss is a mean over cells.
-    nuisance = np.zeros((0, len(held)))
+    nuisance = np.zeros((0, len(genes)))
     if config.within_class_penalty:
-        penalty = config.within_class_penalty * max(
-            1.0, x.shape[0] / config.within_class_cells
-        )
-        nuisance = np.sqrt(penalty) * within_class_directions(
-            x, labels, config.n_within_class_directions
+        factor = max(1.0, n_cells / config.within_class_cells)
+        nuisance = np.sqrt(config.within_class_penalty * factor) * (
+            within_class_directions(x, labels, config.n_within_class_directions)
         )
     if batch_directions is not None and config.batch_penalty:
-        nuisance = np.vstack(
-            [nuisance, np.sqrt(config.batch_penalty) * batch_directions[:, held]]
-        )
-    nuisance = nuisance / np.sqrt(x.shape[0]) / scale
+        penalized = np.sqrt(config.batch_penalty) * batch_directions[:, genes]
+        nuisance = np.vstack([nuisance, penalized])
+    nuisance = nuisance / np.sqrt(n_cells) / scale
     z = sp.csr_matrix(x @ sp.diags(1 / scale), dtype=np.float32)
-    # Fits of many labels take turns: the scores of a few stay in the cache, and threads share the turns.
-    turns = np.array_split(
-        fitted, 1 if config.multinomial else -(-len(fitted) // _LABELS_AT_ONCE)
-    )
+    # Labels are fitted in blocks, whose scores stay in the cache, and which threads share.
+    n_blocks = 1
+    if not config.multinomial:
+        n_blocks = math.ceil(len(fitted) / _LABELS_AT_ONCE)
     losses = (
-        PenalizedLogisticLoss(z, labels, some, nuisance, offset, config)
-        for some in turns
+        PenalizedLogisticLoss(z, labels, block, nuisance, offset, config)
+        for block in np.array_split(fitted, n_blocks)
     )
-    done = thread_map(
-        partial(_fit_both, gene_sets=gene_sets, held=held, config=config), losses
+    fits = thread_map(
+        partial(_fit_both, gene_sets=gene_sets, genes=genes, config=config), losses
     )
-    ridge, lasso, relevance = map(np.concatenate, zip(*done, strict=True))
-    unscaled = np.zeros((2, len(fitted), n_genes))
-    unscaled[:, :, held] = ridge / scale, lasso / scale
-    return Regressions(unscaled[0], unscaled[1], relevance)
+    scaled_ridge, scaled_lasso, relevance = map(np.concatenate, zip(*fits, strict=True))
+    # All other genes have weight zero.
+    ridge = np.zeros((len(fitted), n_genes))
+    ridge[:, genes] = scaled_ridge / scale
+    lasso = np.zeros((len(fitted), n_genes))
+    lasso[:, genes] = scaled_lasso / scale
+    return Regressions(ridge, lasso, relevance)
+
+
+def _gene_scale(
+    x: sp.csr_matrix,
+    genes: NDArray[np.intp],
+    slices: Sequence[ModalitySlice],
+    power: float,
+) -> NDArray[np.float64]:
+    """Compute a divisor of each gene, ``(n_genes,)``: its mean to a power, equal variance of modalities.
+
+    Without scaling, the strongest genes would dominate. Scaled to equal means, the weakest genes
+    would, which are mostly noise.
+    """
+    mean = np.asarray(abs(x).mean(0)).ravel()
+    scale: NDArray[np.float64] = np.where(mean > 0, mean, 1) ** power
+    if len(slices) > 1:
+        sizes = [modality.stop - modality.start for modality in slices]
+        modality_of_gene = np.repeat(np.arange(len(slices)), sizes)[genes]
+        variance = np.asarray(x.power(2).mean(0) - np.square(x.mean(0))).ravel()
+        totals = np.bincount(modality_of_gene, variance / scale**2)
+        scale *= np.sqrt(totals / totals.mean())[modality_of_gene]
+    return scale
 
 
 def _fit_both(
     loss: PenalizedLogisticLoss,
     gene_sets: sp.csr_matrix | None,
-    held: NDArray[np.intp],
+    genes: NDArray[np.intp],
     config: RegressionConfig,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float64]]:
     """Fit the ridge and the group lasso: both weights, and the relevance, which has no columns without gene sets."""
-    n_fitted, (n_cells, n_genes) = loss.n_fitted, loss.shape
-    ridge = 1 / (config.C * n_cells)
-    tolerance = config.tol * ridge**-0.5
-    first = weights = loss.fit(
-        np.full((n_fitted, n_genes), 1 / ridge, dtype=np.float32),
-        config.max_iter,
-        tolerance,
-    )
+    n_fitted = loss.n_fitted
+    n_cells, n_genes = loss.shape
+    penalty = 1 / (config.C * n_cells)
+    tolerance = config.tol * penalty**-0.5
+    variance = np.full((n_fitted, n_genes), 1 / penalty, dtype=np.float32)
+    ridge = loss.fit(variance, config.max_iter, tolerance)
     if gene_sets is None or not config.group_penalty:
-        return first, first, np.empty((n_fitted, 0))
+        return ridge, ridge, np.empty((n_fitted, 0))
     root_size = np.sqrt(np.asarray(gene_sets.sum(1)).ravel()).astype(np.float32)
-    gene_sets = sp.csr_matrix(gene_sets, dtype=np.float32)[:, held]
+    gene_sets = sp.csr_matrix(gene_sets, dtype=np.float32)[:, genes]
     relevance = np.ones((n_fitted, len(root_size)), dtype=np.float32)
-    for i in range(config.n_reweightings + 1):
+    weights = ridge
+    for iteration in range(config.n_reweightings + 1):
         total = relevance @ gene_sets
-        if i > 0:
-            variance = total / (
-                np.float32(ridge) * total + np.float32(config.group_penalty)
-            )
+        if iteration > 0:
+            group_penalty = np.float32(config.group_penalty)
+            variance = total / (np.float32(penalty) * total + group_penalty)
             weights = loss.fit(variance, config.max_iter_reweighted, 0.3 * tolerance)
-        # The next relevance: norm of a set's part, over the root of its size.
-        part = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
-        relevance = relevance * np.sqrt(gene_sets @ (part**2).T).T / root_size
-    return first, weights, relevance.astype(np.float64)
+        # The next relevance: norm of the weights that a set gets, over the root of its size.
+        ratio = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
+        relevance = relevance * np.sqrt(gene_sets @ (ratio**2).T).T / root_size
+    return ridge, weights, relevance.astype(np.float64)
 
 
 def within_class_directions(
@@ -341,28 +350,26 @@ class PenalizedLogisticLoss:
         offset: NDArray[np.floating] | None = None,
         config: RegressionConfig = DEFAULT_CONFIG,
     ) -> None:
-        self.shape, self.n_fitted = z.shape, len(fitted)
+        self.shape = z.shape
+        self.n_fitted = len(fitted)
+        self._z: Any = z
+        self._transposed: Any = z.T
         # From here on, dense products of many labels are faster.
-        is_dense = z.nnz > 0.2 * z.shape[0] * z.shape[1]
-        factors: list[Any] = [z.toarray(), z.toarray().T] if is_dense else [z, z.T]
-        if not is_dense and torch.backends.mkl.is_available():
+        if z.nnz > 0.2 * z.shape[0] * z.shape[1]:
+            self._z = z.toarray()
+            self._transposed = self._z.T
+        elif torch.backends.mkl.is_available():
             # MKL is twice as fast as scipy.
-            for i, rows in enumerate(map(sp.csr_matrix, factors)):
-                indptr, indices, data = map(
-                    torch.from_numpy, (rows.indptr, rows.indices, rows.data)
-                )
-                factors[i] = torch.sparse_csr_tensor(indptr, indices, data, rows.shape)
-        self._z, self._transposed = factors
+            self._z = _to_torch(z)
+            self._transposed = _to_torch(sp.csr_matrix(z.T))
         self._nuisance = nuisance.astype(np.float32)
         self._offset = np.float32(0) if offset is None else offset.T.astype(np.float32)
         self._is_label = (fitted[:, None] == labels).astype(np.float32)
-        counts = np.bincount(labels)
-        of_label = (
-            1 / (counts * float(len(counts)))
-            if config.balanced
-            else np.full(len(counts), 1 / len(labels))
-        )
-        self._balance = of_label[labels].astype(np.float32)
+        cell_weights = np.full(len(labels), 1 / len(labels))
+        if config.balanced:
+            counts = np.bincount(labels)
+            cell_weights = (1 / (counts * float(len(counts))))[labels]
+        self._cell_weights = cell_weights.astype(np.float32)
         self._multinomial = config.multinomial
         self._probability = partial(softmax, axis=0) if config.multinomial else expit
         self._dual = np.zeros_like(self._is_label)
@@ -376,61 +383,61 @@ class PenalizedLogisticLoss:
         ridge penalty. A weight is zero where it is zero.
         """
         single = np.finfo(np.float32)
-        inner = [
-            (self._nuisance * row) @ self._nuisance.T + np.eye(len(self._nuisance))
+        identity = np.eye(len(self._nuisance))
+        inverses = [
+            np.linalg.inv((self._nuisance * row) @ self._nuisance.T + identity)
             for row in variance
         ]
-        inverse = np.stack([np.linalg.inv(matrix) for matrix in inner]).astype(
-            np.float32
-        )
-        # As the products are.
+        inverse = np.stack(inverses).astype(np.float32)
+        # In the memory order of the products.
         variance = np.asfortranarray(variance)
 
-        def weights_of(dual: NDArray[np.float32]) -> NDArray[np.float32]:
+        def to_weights(dual: NDArray[np.float32]) -> NDArray[np.float32]:
             weights = variance * self._times(self._transposed, dual)
-            along = np.einsum("kq,kqr->kr", weights @ self._nuisance.T, inverse)
-            weights -= variance * (self._nuisance.T @ along.T).T
+            projected = np.einsum("kq,kqr->kr", weights @ self._nuisance.T, inverse)
+            weights -= variance * (self._nuisance.T @ projected.T).T
             return weights
 
+        def to_scores(dual: NDArray[np.float32]) -> NDArray[np.float32]:
+            return np.ascontiguousarray(self._times(self._z, to_weights(dual)))
+
         dual = self._dual
-        scores = (
-            np.ascontiguousarray(self._times(self._z, weights_of(dual))) + self._offset
-        )
+        scores = to_scores(dual) + self._offset
         probability = self._probability(scores)
-        step = change = np.zeros_like(dual)
-        before, square_before = np.zeros_like(dual), np.ones((1, 1), dtype=np.float32)
+        step = np.zeros_like(dual)
+        change = np.zeros_like(dual)
+        previous_gradient = np.zeros_like(dual)
+        previous_square = np.ones((1, 1), dtype=np.float32)
         for _ in range(max_iter):
-            gradient = dual + self._balance * (probability - self._is_label)
-            in_scores = np.ascontiguousarray(self._times(self._z, weights_of(gradient)))
-            square = self._dot(gradient, in_scores)
-            # Below the second number, gradients are rounding errors of single precision.
-            least = np.maximum(
-                tolerance**2,
-                (10 * single.eps) ** 2 * self._dot(dual, scores - self._offset),
-            )
-            if not (is_active := square > least).any():
+            gradient = dual + self._cell_weights * (probability - self._is_label)
+            gradient_scores = to_scores(gradient)
+            square = self._dot(gradient, gradient_scores)
+            # Gradients below it are rounding errors of single precision.
+            rounding = self._dot(dual, scores - self._offset) * (10 * single.eps) ** 2
+            is_active = square > np.maximum(tolerance**2, rounding)
+            if not is_active.any():
                 break
             # Polak and Ribière's formula, which starts anew where it would be negative.
-            momentum = np.maximum(square - self._dot(before, in_scores), 0) / np.where(
-                is_active, square_before, 1
-            )
-            step, change = momentum * step - gradient, momentum * change - in_scores
+            increase = square - self._dot(previous_gradient, gradient_scores)
+            momentum = np.maximum(increase, 0) / np.where(is_active, previous_square, 1)
+            step = momentum * step - gradient
+            change = momentum * change - gradient_scores
             descends = self._dot(gradient, change) < 0
-            step, change = (
-                np.where(descends, step, -gradient),
-                np.where(descends, change, -in_scores),
-            )
-            penalty = (
-                self._dot(dual, change),
-                np.maximum(self._dot(step, change), single.tiny),
-            )
+            step = np.where(descends, step, -gradient)
+            change = np.where(descends, change, -gradient_scores)
             length, scores, probability = self._line_search(
-                is_active, scores, probability, change, *penalty
+                is_active,
+                scores,
+                probability,
+                change,
+                slope=self._dot(dual, change),
+                curvature=np.maximum(self._dot(step, change), single.tiny),
             )
             dual = dual + length * step
-            before, square_before = gradient, square
+            previous_gradient = gradient
+            previous_square = square
         self._dual = dual
-        return weights_of(dual)
+        return to_weights(dual)
 
     def _line_search(
         self,
@@ -441,40 +448,40 @@ class PenalizedLogisticLoss:
         slope: NDArray[np.float32],
         curvature: NDArray[np.float32],
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-        """Find how far to go, by Newton steps and bisection, with slope and curvature of the penalty.
+        """Find the length of a step by Newton's method and bisection.
 
-        Returns the length, and scores and probabilities there. The slope has fallen to a tenth: a step of
-        Newton's from where a label is certain may be far too long.
+        ``slope`` and ``curvature`` are those of the penalty. The slope of the loss has fallen to a
+        tenth at the end: a step of Newton's from where a label is certain may be far too long.
+
+        Returns
+        -------
+        The length, and scores and probabilities there.
         """
-        length = low = np.zeros_like(curvature)
+        length = np.zeros_like(curvature)
+        low = np.zeros_like(curvature)
         high = np.full_like(curvature, np.inf)
-        moved, enough = scores, np.zeros_like(curvature)
-        for i in range(12):
-            first = (
-                self._dot(self._balance * (probability - self._is_label), change)
-                + slope
-                + length * curvature
-            )
-            enough = 0.1 * abs(first) if i == 0 else enough
-            is_found = (abs(first) <= enough) | ~is_active
-            if is_found.all():
+        moved = scores
+        for iteration in range(12):
+            residual = self._cell_weights * (probability - self._is_label)
+            first_derivative = self._dot(residual, change) + slope + length * curvature
+            if iteration == 0:
+                tolerance = 0.1 * abs(first_derivative)
+            is_converged = (abs(first_derivative) <= tolerance) | ~is_active
+            if is_converged.all():
                 break
-            low, high = (
-                np.where(first < 0, length, low),
-                np.where(first < 0, high, length),
-            )
-            mean = (
-                (probability * change).sum(0)
-                if self._multinomial
-                else probability * change
-            )
-            second = self._dot(self._balance * probability * (change - mean), change)
-            newton = length - first / (second + curvature)
+            is_descent = first_derivative < 0
+            low = np.where(is_descent, length, low)
+            high = np.where(is_descent, high, length)
+            mean = probability * change
+            if self._multinomial:
+                mean = mean.sum(0)
+            weight = self._cell_weights * probability
+            second_derivative = self._dot(weight * (change - mean), change) + curvature
+            newton = length - first_derivative / second_derivative
             bisected = np.where(np.isinf(high), 2 * low, (low + high) / 2)
-            following = np.where(
-                (newton > low) & (newton < high) | (i == 0), newton, bisected
-            )
-            length = np.where(is_found, length, following).astype(np.float32)
+            is_inside = (newton > low) & (newton < high) | (iteration == 0)
+            step = np.where(is_inside, newton, bisected)
+            length = np.where(is_converged, length, step).astype(np.float32)
             moved = scores + length * change
             probability = self._probability(moved)
         return length, moved, probability
@@ -489,9 +496,15 @@ class PenalizedLogisticLoss:
         self, left: NDArray[np.float32], right: NDArray[np.float32]
     ) -> NDArray[np.float32]:
         """Multiply the rows of each label, ``(n_fitted, 1)``, or all rows."""
-        products = np.einsum("kn,kn->k", left, right)
-        return (
-            products.sum(keepdims=True)[:, None]
-            if self._multinomial
-            else products[:, None]
-        )
+        products = np.einsum("kn,kn->k", left, right)[:, None]
+        return products.sum(keepdims=True) if self._multinomial else products
+
+
+def _to_torch(matrix: sp.csr_matrix) -> torch.Tensor:
+    """Share the memory of a sparse matrix with torch."""
+    return torch.sparse_csr_tensor(
+        torch.from_numpy(matrix.indptr),
+        torch.from_numpy(matrix.indices),
+        torch.from_numpy(matrix.data),
+        matrix.shape,
+    )

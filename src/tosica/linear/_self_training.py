@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
 # Least probability that a neighbor's label counts with: one cell that is sure of another label would
 # otherwise decide alone.
-_LEAST_PROBABILITY = 1e-6
+_MIN_PROBABILITY = 1e-6
 
 
 class SelfTrained(NamedTuple):
-    """Result of :func:`self_train`.
-
-    ``classifier`` is the last fit, for the genes that were measured. ``logits`` are the weighted means of its
-    logits and of the log-probabilities before, ``(n_cells, n_labels)``. ``teachers`` are the
-    positions of the cells of the last fit, and ``labels`` the labels that they were given. ``replayed``
-    and ``replayed_labels`` are the drawn cells, ``(n_replayed, n_genes)``, and their labels.
-    """
+    """Result of :func:`self_train`."""
 
     classifier: LinearClassifier
+    """Last fit, for the genes that were measured."""
     logits: NDArray[np.float64]
+    """Weighted means of its logits and of the model's log-probabilities, ``(n_cells, n_labels)``."""
     teachers: NDArray[np.intp]
+    """Positions of the query's cells in the last fit."""
     labels: NDArray[np.intp]
+    """Their labels."""
     replayed: sp.csr_matrix
+    """Cells drawn from the statistics of the reference, ``(n_replayed, n_genes)``."""
     replayed_labels: NDArray[np.int64]
+    """Labels of the drawn cells."""
 
 
 def self_train(
@@ -76,7 +76,7 @@ def self_train(
     is_doubted
         Cells that may be of no label of the model, which never teach, ``(n_cells,)``.
     statistics
-        What the model knows of its reference.
+        Statistics of the model's reference.
     tokens
         Which gene is in which token, ``(n_tokens, n_genes)``.
     weight
@@ -84,7 +84,7 @@ def self_train(
     measured
         Shape ``(n_genes,)``: ``False`` for genes that the query lacks, which get no weight.
     penalties
-        As :func:`~tosica.linear.cross_validate` chose them in training, by default the usual ones.
+        Result of :func:`~tosica.linear.cross_validate` in training, by default the default ones.
     share
         As in :func:`choose_teachers`.
     n_rounds
@@ -105,12 +105,11 @@ def self_train(
     replayed, positions = replay_cells(statistics, per_label, seed=settings.seed or 0)
     replayed_labels = statistics.labels[positions]
     if measured is not None:
-        x, replayed = (
-            sp.csr_matrix(cells.multiply(measured)) for cells in (x, replayed)
-        )
+        x = sp.csr_matrix(x.multiply(measured))
+        replayed = sp.csr_matrix(replayed.multiply(measured))
     neighbors = nearest_cells(x, n_labels)
     logits = np.asarray(log_probabilities, dtype=np.float64)
-    chosen = penalties or CrossValidated()
+    penalties = penalties or CrossValidated()
     for _ in range(n_rounds):
         labels = logits.argmax(1)
         teachers = choose_teachers(logits, neighbors, is_doubted, share)
@@ -119,7 +118,7 @@ def self_train(
             np.concatenate([replayed_labels, labels[teachers]]),
             n_labels,
             tokens,
-            **chosen._asdict(),
+            **penalties._asdict(),
         )
         scores = x @ classifier.weights.T + classifier.biases
         logits = (1 - weight) * log_probabilities + weight * log_softmax(scores, axis=1)
@@ -160,10 +159,9 @@ def nearest_cells(
     if n_neighbors == 1:
         return np.arange(n_cells)[:, None]
     axes = TruncatedSVD(n_axes, random_state=0).fit_transform(x)
-    found: NDArray[np.intp] = (
-        NearestNeighbors(n_neighbors=n_neighbors).fit(axes).kneighbors(axes)[1]
-    )
-    return found
+    index = NearestNeighbors(n_neighbors=n_neighbors).fit(axes)
+    positions: NDArray[np.intp] = index.kneighbors(axes, return_distance=False)
+    return positions
 
 
 def choose_teachers(
@@ -185,7 +183,7 @@ def choose_teachers(
     logits
         Logits of each cell, ``(n_cells, n_labels)``.
     neighbors
-        As :func:`nearest_cells` returns them.
+        Result of :func:`nearest_cells`.
     is_doubted
         Cells that never teach, ``(n_cells,)``.
     share
@@ -197,22 +195,23 @@ def choose_teachers(
     -------
     Positions, in order.
     """
-    own = log_softmax(logits, axis=1)
-    floored = np.maximum(own, np.log(_LEAST_PROBABILITY))
-    around = np.zeros_like(own)
+    log_probability = log_softmax(logits, axis=1)
+    floored = np.maximum(log_probability, np.log(_MIN_PROBABILITY))
+    neighborhood = np.zeros_like(log_probability)
     for column in neighbors.T:
-        around += floored[column]
-    around = log_softmax(around / neighbors.shape[1], axis=1)
-    labels = own.argmax(1)
-    certainty = (own + around)[np.arange(len(labels)), labels]
-    agrees = (around.argmax(1) == labels) & ~is_doubted
-    chosen = []
+        neighborhood += floored[column]
+    neighborhood = log_softmax(neighborhood / neighbors.shape[1], axis=1)
+    labels = log_probability.argmax(1)
+    rows = np.arange(len(labels))
+    certainty = (log_probability + neighborhood)[rows, labels]
+    may_teach = (neighborhood.argmax(1) == labels) & ~is_doubted
+    teachers = []
     for label in np.unique(labels):
         cells = np.flatnonzero(labels == label)
         n_teachers = max(fewest, int(np.ceil(share * len(cells))))
         most_certain = cells[np.argsort(-certainty[cells], kind="stable")[:n_teachers]]
-        chosen.append(most_certain[agrees[most_certain]])
-    return np.sort(np.concatenate(chosen))
+        teachers.append(most_certain[may_teach[most_certain]])
+    return np.sort(np.concatenate(teachers))
 
 
 def limit_confidence(logits: NDArray[np.floating], highest: float) -> float:
@@ -239,10 +238,8 @@ def limit_confidence(logits: NDArray[np.floating], highest: float) -> float:
     """
 
     def excess(log_temperature: float) -> float:
-        return (
-            float(softmax(logits / np.exp(log_temperature), axis=1).max(1).mean())
-            - highest
-        )
+        probabilities = softmax(logits / np.exp(log_temperature), axis=1)
+        return float(probabilities.max(1).mean()) - highest
 
     # At the highest temperature all labels are equally probable.
     highest_log = np.log(100.0)
