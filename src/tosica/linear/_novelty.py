@@ -446,7 +446,9 @@ def distances_over_genes(
     x: Matrix, centers: NDArray[np.floating], weights: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Compute squared distances from centers over weighted genes, ``(n_cells, n_centers)``."""
-    squares = x.power(2) if sp.issparse(x) else np.square(x, dtype=np.float64)
+    squares = (
+        x.power(2) if isinstance(x, sp.csr_matrix) else np.square(x, dtype=np.float64)
+    )
     weighted = centers * weights
     center_norms = (weighted * centers).sum(1)
     distances = (squares @ weights)[:, None] - 2 * (x @ weighted.T) + center_norms
