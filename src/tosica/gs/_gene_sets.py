@@ -195,22 +195,22 @@ def _as_members(matrix: csr_matrix) -> csr_matrix:
     return members
 
 
-def concatenate(parts: Sequence[GeneSets]) -> GeneSets:
+def concatenate(by_source: Sequence[GeneSets]) -> GeneSets:
     """Join gene sets on the same genes.
 
-    Weights are kept for a single part only: tables of a network are not joined with others.
+    Weights are kept for a single source only: tables of a network are not joined with others.
     """
-    if len(parts) == 1:
-        return parts[0]
-    organisms = {part.organism for part in parts} - {None}
+    if len(by_source) == 1:
+        return by_source[0]
+    organisms = {sets.organism for sets in by_source} - {None}
     return GeneSets(
-        np.concatenate([part.names for part in parts]),
-        parts[0].gene_names,
-        vstack([part.members for part in parts], format="csr"),
-        source=" + ".join(part.source for part in parts),
+        np.concatenate([sets.names for sets in by_source]),
+        by_source[0].gene_names,
+        vstack([sets.members for sets in by_source], format="csr"),
+        source=" + ".join(sets.source for sets in by_source),
         organism=organisms.pop() if len(organisms) == 1 else None,
-        release=" + ".join(part.release for part in parts if part.release),
-        is_named=all(part.is_named for part in parts),
+        release=" + ".join(sets.release for sets in by_source if sets.release),
+        is_named=all(sets.is_named for sets in by_source),
     )
 
 

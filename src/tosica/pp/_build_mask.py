@@ -330,22 +330,22 @@ def _compute_mask(
     _check_adata(adata, key_added)
     genes = GeneList(adata.var_names, adata.var)
     resolved = _resolve_gobp(gene_sets, genes, params.organism)
-    sources = read_gene_sets(resolved)
-    parts = [
+    listed = read_gene_sets(resolved)
+    sources = [
         match_gene_sets(
             genes,
-            source,
+            of_source,
             params.organism,
             params.identifiers,
             # The choice of a collection has said which organism adata has.
-            log_organism=resolved is gene_sets and source is sources[0],
-            log_source=len(sources) > 1,
+            log_organism=resolved is gene_sets and of_source is listed[0],
+            log_source=len(listed) > 1,
         )
-        for source in sources
+        for of_source in listed
     ]
-    gene_sets_on_data = concatenate([part.on_data(genes) for part in parts])
-    mask, description = _select(genes, parts, gene_sets_on_data, params)
-    _log_mask(genes, parts, mask, len(gene_sets_on_data), key_added)
+    gene_sets_on_data = concatenate([source.on_data(genes) for source in sources])
+    mask, description = _select(genes, sources, gene_sets_on_data, params)
+    _log_mask(genes, sources, mask, len(gene_sets_on_data), key_added)
     return mask.members.T.tocsr(), description
 
 
@@ -407,17 +407,17 @@ def _choose_organism(genes: GeneList, organism: str) -> str:
 
 def _select(
     genes: GeneList,
-    parts: Sequence[MatchedGeneSets],
+    sources: Sequence[MatchedGeneSets],
     gene_sets: GeneSets,
     params: MaskParams,
 ) -> tuple[GeneSets, dict[str, Any]]:
     """Select the gene sets of the mask, and describe it for ``uns``."""
-    n_listed = np.concatenate([part.listed.sizes for part in parts])
+    n_listed = np.concatenate([source.listed.sizes for source in sources])
     fits = (gene_sets.sizes >= params.min_genes) & (n_listed <= params.max_genes)
     selected = np.flatnonzero(fits)
     if not len(selected):
         raise ValueError(
-            explain_no_gene_sets(genes, parts, gene_sets, n_listed, params)
+            explain_no_gene_sets(genes, sources, gene_sets, n_listed, params)
         )
     max_jaccard = params.max_jaccard
     if max_jaccard is None:
@@ -428,9 +428,9 @@ def _select(
         distinct = gene_sets.subset(selected)
         selected = selected[select_largest(distinct, params.max_gene_sets)]
     mask = gene_sets.subset(selected)
-    columns = [part.match.column or "var_names" for part in parts]
-    organisms = [part.organism for part in parts if part.organism is not None]
-    translated = [part.match.rows[part.match.n_by_name :] for part in parts]
+    columns = [source.match.column or "var_names" for source in sources]
+    organisms = [source.organism for source in sources if source.organism is not None]
+    translated = [source.match.rows[source.match.n_by_name :] for source in sources]
     n_covered = len(np.unique(mask.members.indices))
     description = {
         "gene_sets": mask.names,
@@ -440,7 +440,7 @@ def _select(
         "matched_by": " + ".join(dict.fromkeys(columns)),
         "n_genes_mapped": len(np.unique(np.concatenate(translated))),
         "params": params.stored(max_jaccard),
-        **report_left_out(genes, parts, gene_sets, n_listed, selected, params),
+        **report_left_out(genes, sources, gene_sets, n_listed, selected, params),
         "n_genes": len(genes),
         "n_genes_covered": n_covered,
         "coverage": n_covered / len(genes),
@@ -464,7 +464,7 @@ def _weights_table(gene_sets: GeneSets, weights: pd.DataFrame) -> pd.DataFrame:
 
 def _log_mask(
     genes: GeneList,
-    parts: Sequence[MatchedGeneSets],
+    sources: Sequence[MatchedGeneSets],
     mask: GeneSets,
     n_candidates: int,
     key_added: str,
@@ -477,7 +477,7 @@ def _log_mask(
         warn_user(
             f"only {100 * n_covered / n_vars:.2g} % of adata's genes ({covering}) are in a gene "
             f"set that was kept, so that all other genes are only in co-expression modules; "
-            f"{hint(genes, parts) or 'pass gene sets with more of them'}."
+            f"{hint(genes, sources) or 'pass gene sets with more of them'}."
         )
     sizes = mask.sizes
     logger.info(

@@ -28,9 +28,9 @@ _N_LOGGED = 20
 _N_SIMILAR = 10
 
 
-def hint(genes: GeneList, parts: Sequence[MatchedGeneSets]) -> str:
+def hint(genes: GeneList, sources: Sequence[MatchedGeneSets]) -> str:
     """Say why names of genes may not match, see :func:`tosica.gs._gene_list.hint_for_mismatch`."""
-    gene_names = [name for part in parts for name in part.listed.gene_names]
+    gene_names = [name for source in sources for name in source.listed.gene_names]
     return hint_for_mismatch(
         genes.names,
         gene_names,
@@ -42,7 +42,7 @@ def hint(genes: GeneList, parts: Sequence[MatchedGeneSets]) -> str:
 
 def explain_no_gene_sets(
     genes: GeneList,
-    parts: Sequence[MatchedGeneSets],
+    sources: Sequence[MatchedGeneSets],
     gene_sets: GeneSets,
     n_listed: NDArray[np.integer],
     params: MaskParams,
@@ -53,7 +53,7 @@ def explain_no_gene_sets(
     ----------
     genes
         Genes of the data.
-    parts
+    sources
         Gene sets of each source.
     gene_sets
         All of them, on the genes of the data.
@@ -64,9 +64,11 @@ def explain_no_gene_sets(
     """
     sizes = gene_sets.sizes
     # If some sets have enough genes in the data, names match and limits do not.
-    advice = hint(genes, parts) if sizes.max() < params.min_genes else ""
+    advice = hint(genes, sources) if sizes.max() < params.min_genes else ""
     example = next(
-        part.listed.gene_names[0] for part in parts if part.listed.sizes.any()
+        source.listed.gene_names[0]
+        for source in sources
+        if len(source.listed.gene_names)
     )
     return (
         f"none of {format_thousands(len(gene_sets))} gene sets ({gene_sets.source}) lists at most "
@@ -79,7 +81,7 @@ def explain_no_gene_sets(
 
 def report_left_out(
     genes: GeneList,
-    parts: Sequence[MatchedGeneSets],
+    sources: Sequence[MatchedGeneSets],
     gene_sets: GeneSets,
     n_listed: NDArray[np.integer],
     selected: NDArray[np.intp],
@@ -89,7 +91,7 @@ def report_left_out(
 
     Parameters
     ----------
-    genes, parts, gene_sets, n_listed, params
+    genes, sources, gene_sets, n_listed, params
         As in :func:`explain_no_gene_sets`.
     selected
         Positions of the sets that are in the mask.
@@ -99,10 +101,10 @@ def report_left_out(
     dict
         ``left_out`` and ``unknown_genes`` of the mask; empty if all sets are of named collections.
     """
-    is_named = [part.listed.is_named for part in parts]
+    is_named = [source.listed.is_named for source in sources]
     if all(is_named):
         return {}
-    is_candidate = ~np.repeat(is_named, [len(part.listed) for part in parts])
+    is_candidate = ~np.repeat(is_named, [len(source.listed) for source in sources])
     is_candidate[selected] = False
     reasons = {
         str(gene_sets.names[i]): _reason(
@@ -110,7 +112,7 @@ def report_left_out(
         )
         for i in np.flatnonzero(is_candidate)
     }
-    similar = _find_similar(genes, parts)
+    similar = _find_similar(genes, sources)
     if reasons:
         texts = [f"{name!r} ({reason})" for name, reason in reasons.items()]
         logger.info("build_mask: left out %s", listed(texts, _N_LOGGED, last=", "))
@@ -138,20 +140,24 @@ def _reason(n_listed: int, n_in_data: int, params: MaskParams) -> str:
     return "is too similar to others (max_jaccard), or one too many (max_gene_sets)"
 
 
-def _find_similar(genes: GeneList, parts: Sequence[MatchedGeneSets]) -> dict[str, str]:
+def _find_similar(
+    genes: GeneList, sources: Sequence[MatchedGeneSets]
+) -> dict[str, str]:
     """Find the genes of the user's own sets that the data lack, and a similar name for the first."""
     unknown: dict[str, GeneList] = {}
-    for part in parts:
-        if part.listed.is_named:
+    for source in sources:
+        if source.listed.is_named:
             continue
-        is_unknown = np.ones(len(part.listed.gene_names), dtype=bool)
-        is_unknown[part.match.targets] = False
-        unknown |= dict.fromkeys(part.listed.gene_names[is_unknown], part.match.names)
+        is_unknown = np.ones(len(source.listed.gene_names), dtype=bool)
+        is_unknown[source.match.targets] = False
+        unknown |= dict.fromkeys(
+            source.listed.gene_names[is_unknown], source.match.names
+        )
     similar = dict.fromkeys(unknown, "")
     composite: dict[str, str] = {}
     for name in genes.names if unknown else ():
-        if parts_of_name := split_composite(name):
-            composite.setdefault(parts_of_name[0], name)
+        if split := split_composite(name):
+            composite.setdefault(split[0], name)
     for gene in list(unknown)[:_N_SIMILAR]:
         if gene in composite:
             similar[gene] = composite[gene]

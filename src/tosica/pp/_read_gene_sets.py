@@ -33,29 +33,29 @@ def read_gene_sets(gene_sets: GeneSetsLike) -> list[GeneSets]:
     list of GeneSets
         The sets of each source. Sources may differ in the kind of their gene names.
     """
-    parts: list[GeneSets]
+    by_source: list[GeneSets]
     if isinstance(gene_sets, pd.DataFrame):
-        parts = [_from_table(gene_sets)]
+        by_source = [_from_table(gene_sets)]
     elif isinstance(gene_sets, JoinedGeneSets):
-        parts = _from_joined(gene_sets)
+        by_source = _from_joined(gene_sets)
     elif isinstance(gene_sets, Mapping):
-        parts = [_from_dict(gene_sets, Source("dict"))]
+        by_source = [_from_dict(gene_sets, Source("dict"))]
     elif isinstance(gene_sets, str | os.PathLike):
-        source, sets = read_source(gene_sets)
-        parts = [_from_dict(sets, source)]
+        source, genes_of = read_source(gene_sets)
+        by_source = [_from_dict(genes_of, source)]
     elif _are_sources(gene_sets):
-        parts = _from_joined(join(gene_sets))
+        by_source = _from_joined(join(gene_sets))
     else:
         raise TypeError(
             "gene_sets must be a collection's name, a path of a GMT file, a dict of lists, a table with 'source' and "
             f"'target' columns, or a list of names and paths, not {describe_value(gene_sets)}."
         )
-    if not any(len(part.gene_names) for part in parts):
-        sources = " + ".join(part.source for part in parts) or "dict"
+    if not any(len(sets.gene_names) for sets in by_source):
+        sources = " + ".join(sets.source for sets in by_source) or "dict"
         raise ValueError(
             f"no gene set in gene_sets ({sources}) holds a gene: pass at least one that does."
         )
-    return parts
+    return by_source
 
 
 def _are_sources(gene_sets: object) -> bool:

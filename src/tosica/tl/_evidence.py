@@ -1,4 +1,4 @@
-"""What an annotation can be judged by: the cells, their genes and known markers."""
+"""The evidence for an annotation: the cells, their genes and known markers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tosica.model import TOSICA
 
-# What functions take that run the model on cells that it annotated.
+# Parameters of functions that run the model on cells that it annotated.
 ANNOTATED_BY_MODEL = {
     "adata": CellData(),
     "model": MODEL,
@@ -40,8 +40,8 @@ ANNOTATED_BY_MODEL = {
 
 def refuse_mudata(model: TOSICA) -> None:
     """Raise a ``ValueError`` for models of several modalities."""
-    names = [str(modality.name) for modality in model.modalities]
     if model.modalities[0].name is not None:
+        names = [str(modality.name) for modality in model.modalities]
         raise ValueError(
             f"The model was set up with a MuData ({list_names(names)}), and this function takes models of an AnnData "
             f"only: train a model of one modality, as by TOSICA.setup_anndata(mdata[{names[0]!r}], ...)."
@@ -79,19 +79,17 @@ def check_annotated_by(
     read_attention(adata, key)
     written_by = str(adata.uns[key].get("model", ""))
     if written_by != model.fingerprint:
-        of = (
-            f"a model with the fingerprint {written_by!r}"
-            if written_by
-            else "an unknown model"
-        )
+        writer = "an unknown model"
+        if written_by:
+            writer = f"a model with the fingerprint {written_by!r}"
         raise ValueError(
-            f"adata.uns[{key!r}] was written by {of}, and this model's is {model.fingerprint!r}: "
+            f"adata.uns[{key!r}] was written by {writer}, and this model's is {model.fingerprint!r}: "
             f"pass the model that annotated adata, or run model.annotate(adata, "
             f"key_added={key!r}) with this one."
         )
 
 
-# Cells of a label that its markers are looked for in.
+# Cells of each label in which its markers are looked for.
 _N_TESTED = 200
 
 
@@ -141,44 +139,47 @@ class Cells:
                 f"adata.obs['{key}_probability'] holds values that are missing (NaN) or not between 0 "
                 f"and 1: run model.annotate(adata, key_added={key!r}) again."
             )
-        self.key, self.sample_key, self.labels_key = key, sample_key, labels_key
+        self.key = key
+        self.sample_key = sample_key
+        self.labels_key = labels_key
         self.labels: list[str] = list(prediction.categories)
         self.codes = np.asarray(prediction.codes, dtype=np.int64)
-        self.n_obs, self.n_cells = (
-            len(self.codes),
-            np.bincount(self.codes, minlength=len(self.labels)),
-        )
+        self.n_obs = len(self.codes)
+        self.n_cells = np.bincount(self.codes, minlength=len(self.labels))
         self.predicted = np.array(self.labels, dtype=object)[self.codes]
         self.types = [
             code for code, label in enumerate(self.labels) if label != UNKNOWN
         ]
-        self.all_labels = read_labels(adata, key) or [
-            label for label in self.labels if label != UNKNOWN
-        ]
+        type_names = [label for label in self.labels if label != UNKNOWN]
+        self.all_labels = read_labels(adata, key) or type_names
         self.record: Mapping[str, Any] = adata.uns[key]
-        seconds = (
-            self.record.get(f"second_{what}", ()) for what in ("label", "probability")
-        )
-        named = zip(self.all_labels, *seconds, strict=False)
-        self.second = {
-            label: (str(second), float(mean)) for label, second, mean in named if second
-        }
-        scores = [f"{key}_novelty", f"{key}_novelty_pvalue"]
-        has_novelty = all(name in adata.obs for name in scores)
-        self.novelty, self.novelty_pvalue = [
-            read_numbers(adata, name) if has_novelty else None for name in scores
-        ]
+        self.second = self._read_second()
+        self.novelty: NDArray[np.float64] | None = None
+        self.novelty_pvalue: NDArray[np.float64] | None = None
+        if {f"{key}_novelty", f"{key}_novelty_pvalue"} <= set(adata.obs):
+            self.novelty = read_numbers(adata, f"{key}_novelty")
+            self.novelty_pvalue = read_numbers(adata, f"{key}_novelty_pvalue")
         self.is_corrected = f"{key}_novelty_cluster" in adata.obs
-        self.samples = (
-            None
-            if sample_key is None
-            else read_groups(adata, sample_key, name="sample_key")
-        )
+        self.samples = None
+        if sample_key is not None:
+            self.samples = read_groups(adata, sample_key, name="sample_key")
         self.known = None
         if labels_key is not None:
             self.known = read_groups(
                 adata, labels_key, name="labels_key", allow_missing=True
             )
+
+    def _read_second(self) -> dict[str, tuple[str, float]]:
+        """Read the second best label of each label's cells, and its mean probability."""
+        labels = self.record.get("second_label", ())
+        probabilities = self.record.get("second_probability", ())
+        second = {}
+        for label, second_label, probability in zip(
+            self.all_labels, labels, probabilities, strict=False
+        ):
+            if second_label:
+                second[label] = (str(second_label), float(probability))
+        return second
 
     def by_type(self, values: NDArray[Any]) -> Any:
         """Group values of the cells, ``(n_obs,)``, by cell type."""
@@ -189,18 +190,19 @@ class Cells:
         """Share of the cells with a label of the model that got it, and how many these are."""
         if self.known is None:
             return None
-        known = np.array([*self.known.categories, ""], dtype=object)[self.known.codes]
-        comparable = np.isin(known, self.all_labels)
-        if not comparable.any():
+        # The last name is that of cells without a known label, which have code -1.
+        names = np.array([*self.known.categories, ""], dtype=object)
+        labels = names[self.known.codes]
+        is_comparable = np.isin(labels, self.all_labels)
+        if not is_comparable.any():
             return None
-        return float((self.predicted == known)[comparable].mean()), int(
-            comparable.sum()
-        )
+        is_same = self.predicted == labels
+        return float(is_same[is_comparable].mean()), int(is_comparable.sum())
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What an annotation can be judged by.
+    """The evidence for an annotation.
 
     ``tested`` are the positions of the cells of ``expression``, which is log-normalized;
     ``no_expression`` is the reason if there is none. ``known`` has the caller's markers: ``label``,
@@ -234,42 +236,40 @@ def collect_evidence(
     KeyError, TypeError, ValueError
         As :func:`tosica.tl.check`.
     """
-    wanted = [
+    markers_of_label = [
         (label, gene)
         for label, genes in (markers or {}).items()
         for gene in _names_of(label, genes, cells)
     ]
     rng = np.random.default_rng(seed)
-    tested = draw_cells(
-        cells.codes, _N_TESTED * len(cells.labels), rng, least=_N_TESTED
-    )
+    n_tested = _N_TESTED * len(cells.labels)
+    tested = draw_cells(cells.codes, n_tested, rng, least=_N_TESTED)
     tested = tested[cells.predicted[tested] != UNKNOWN]
-    expression, why_not = _log_expression(source, tested)
-    known = _known_markers(
-        expression,
-        cells.predicted[tested],
-        pd.DataFrame(wanted, columns=["label", "gene"]),
-    )
-    return Evidence(cells, tested, expression, why_not, known)
+    expression, reason = _log_expression(source, tested)
+    table = pd.DataFrame(markers_of_label, columns=["label", "gene"])
+    known = _known_markers(expression, cells.predicted[tested], table)
+    return Evidence(cells, tested, expression, reason, known)
 
 
 def read_contributions(adata: AnnData, cells: Cells) -> Mapping[str, Any] | None:
-    """Read what :func:`tosica.tl.attribute` wrote for these labels; ``None`` if it did not."""
+    """Read the result of :func:`tosica.tl.attribute` for these labels; ``None`` if there is none."""
     record = adata.uns.get(f"{cells.key}_attribution")
-    wanted = {
+    if not isinstance(record, Mapping):
+        return None
+    expected = {
         "model": cells.record.get("model"),
         "groupby": f"{cells.key}_prediction",
         "target": "own label",
     }
-    is_own = isinstance(record, Mapping) and all(
-        str(record.get(name)) == str(wanted[name]) for name in wanted
-    )
-    return record if is_own else None
+    for name, value in expected.items():
+        if str(record.get(name)) != str(value):
+            return None
+    return record
 
 
 @contextmanager
 def ask_quietly() -> Iterator[None]:
-    """Suppress what ``annotate`` has said before, as of genes that are missing."""
+    """Suppress the messages of ``annotate``, as of missing genes, which the user has seen before."""
     with only_warnings(query_logger), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         yield
@@ -295,10 +295,12 @@ def draw_cells(
     -------
     Positions in ascending order, ``(min(n_obs, most),)``.
     """
-    drawn = rng.permutation(len(codes))
-    among_own = pd.Series(codes[drawn]).groupby(codes[drawn]).cumcount().to_numpy()
-    is_extra = among_own >= min(least, most // len(np.unique(codes)))
-    return np.sort(drawn[np.argsort(is_extra, kind="stable")[:most]])
+    shuffled = rng.permutation(len(codes))
+    shuffled_codes = codes[shuffled]
+    rank_in_label = pd.Series(shuffled_codes).groupby(shuffled_codes).cumcount()
+    n_labels = len(np.unique(codes))
+    is_extra = rank_in_label.to_numpy() >= min(least, most // n_labels)
+    return np.sort(shuffled[np.argsort(is_extra, kind="stable")[:most]])
 
 
 def _names_of(label: str, genes: Any, cells: Cells) -> list[str]:
@@ -346,21 +348,18 @@ def _log_expression(
 
 
 def _known_markers(
-    expression: AnnData | None, predicted: NDArray[np.object_], wanted: pd.DataFrame
+    expression: AnnData | None, predicted: NDArray[np.object_], markers: pd.DataFrame
 ) -> pd.DataFrame:
     """Find in which label each known marker is expressed most."""
-    if expression is None or wanted.empty:
-        return wanted[:0].assign(highest_in="", share=np.nan)
-    genes = expression.var_names.intersection(wanted["gene"])
+    if expression is None or markers.empty:
+        return markers[:0].assign(highest_in="", share=np.nan)
+    genes = expression.var_names.intersection(markers["gene"])
     measured = expression[:, genes].to_df()
-    means, shares = (
-        measured.groupby(predicted).mean(),
-        (measured > 0).groupby(predicted).mean(),
-    )
+    means = measured.groupby(predicted).mean()
+    shares = (measured > 0).groupby(predicted).mean()
     highest = means.idxmax().where(means.max() > 0, "none")
-    share = shares.unstack().reindex(
-        pd.MultiIndex.from_frame(wanted[["gene", "label"]])
-    )
-    return wanted.assign(
-        highest_in=wanted["gene"].map(highest).fillna(""), share=share.to_numpy()
+    pairs = pd.MultiIndex.from_frame(markers[["gene", "label"]])
+    return markers.assign(
+        highest_in=markers["gene"].map(highest).fillna(""),
+        share=shares.unstack().reindex(pairs).to_numpy(),
     )
