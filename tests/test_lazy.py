@@ -39,9 +39,9 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
 
 @pytest.mark.slow
 def test_the_model_is_imported_without_plots_and_tools() -> None:
-    """These import seaborn and pynndescent, which take seconds."""
+    """These import pynndescent, which takes seconds."""
     code = (
-        "import sys; from tosica import TOSICA; late = {'seaborn', 'tosica.tl'}; "
+        "import sys; from tosica import TOSICA; late = {'tosica.pl', 'tosica.tl'}; "
         "print(TOSICA.__name__, sorted(late & set(sys.modules))); "
         # It compiles its functions at import.
         "import tosica.tl; print('pynndescent' in sys.modules)"

@@ -10,6 +10,7 @@ import pytest
 import scanpy as sc
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
+from PIL import Image
 from pl.explained_pbmc import GROUPBY, explained_pbmc, history
 
 import tosica
@@ -102,10 +103,27 @@ def test_draws_into_axes(name, adata):
 
 
 @every
-def test_figsize_is_kept(name, adata):
-    assert tuple(
-        DRAW[name](adata, figsize=(9, 8), return_fig=True).get_size_inches()
-    ) == (9, 8)
+def test_figsize_is_that_of_the_file_too(name, adata, tmp_path):
+    """Of a figure as wide as a column, whose names are long for it."""
+    size = (3.5, 2.5)
+    path = tmp_path / "figure.png"
+    figure = DRAW[name](adata, figsize=size, return_fig=True, save=path, dpi=100)
+    assert tuple(figure.get_size_inches()) == size
+    with Image.open(path) as image:
+        assert image.size == (350, 250)
+
+
+@pytest.mark.parametrize("name", ["gene_set_heatmap", "gene_set_dotplot", "confusion"])
+def test_nothing_is_beyond_a_narrow_figure(name, adata):
+    figure = DRAW[name](adata, figsize=(3.5, 2.5), return_fig=True)
+    figure.draw_without_rendering()
+    box = figure.get_tightbbox(figure.canvas.get_renderer())
+    assert (box.min >= -0.05).all()
+    assert (box.max <= figure.get_size_inches() + 0.05).all()
+    ax = figure.axes[0]
+    assert ax.get_window_extent().width > 0.25 * figure.bbox.width
+    sizes = [label.get_fontsize() for label in ax.get_yticklabels()]
+    assert min(sizes) >= 4
 
 
 @pytest.mark.slow

@@ -13,7 +13,8 @@ from matplotlib.axes import Axes
 from PIL import Image
 
 from tosica._obs import group_colors
-from tosica.pl._figure import Canvas, inches_of, wrap
+from tosica.pl._figure import Canvas
+from tosica.pl._names import inches_of, wrap
 
 
 @pytest.fixture

@@ -108,7 +108,9 @@ def test_dots_are_contributions_with_rings_where_there_is_evidence(adata):
 def test_violins_and_umap_show_the_cells(adata):
     axes = pl.gene_set_violin(adata, "phase", n_gene_sets=1, show=False)
     assert [ax.get_title() for ax in axes] == [planted(i) for i in range(9)]
-    assert axes[0].figure.get_supxlabel() == "contribution (logits)"
+    # Not the contribution of the dot plot, in which genes below the baseline do not count.
+    label = "contribution of all genes\nof the set (logits)"
+    assert axes[0].figure.get_supxlabel() == label
     (ax,) = pl.gene_set_violin(adata, GROUPBY, gene_sets=planted(2), show=False)
     of_set = adata.obsm["X_tosica_attribution"][:, 2]
     medians = [
@@ -174,6 +176,27 @@ def test_bars_are_the_table(adata):
         table["expression"] < 0
     )
     assert ax.get_xlabel() == "contribution (logits)\npale: expressed below baseline"
+
+
+def test_absent_genes_are_pale_and_hatched_in_the_waterfall(adata):
+    group = adata.obs[GROUPBY].cat.categories[-1]
+    cell = adata[adata.obs[GROUPBY] == group][:1].copy()
+    record = cell.uns["tosica_attribution"]
+    record["target"] = "own label"
+    added = record["genes"].iloc[:, -1].reindex(cell.var_names, fill_value=0)
+    cell.layers["tosica_attribution"] = added.to_numpy()[None]
+    ax = pl.waterfall(cell, cell.obs_names[0], show=False)
+    genes = texts(ax.get_yticklabels())[:-1]
+    is_below = record["expression"].iloc[:, -1][genes] < 0
+    assert 0 < is_below.sum() < len(genes)
+    assert [bar.get_hatch() is not None for bar in ax.patches[:-1]] == list(is_below)
+    assert texts(ax.get_legend().get_texts()) == [
+        "expressed below\nbaseline by its group"
+    ]
+    record["expression"] = record["expression"].abs()
+    ax = pl.waterfall(cell, cell.obs_names[0], show=False)
+    assert ax.get_legend() is None
+    assert not any(bar.get_hatch() for bar in ax.patches)
 
 
 def test_ribbons_are_the_tables(adata):
@@ -244,8 +267,14 @@ def test_numbers_are_shares_or_cells_and_zeros_are_blank(adata):
     ]
     # Only where there is room, or they are asked for.
     assert not pl.confusion(annotated_pbmc(n_labels=60), GROUPBY, show=False).texts
-    assert not pl.confusion(adata, GROUPBY, figsize=(5, 4), show=False).texts
-    assert pl.confusion(adata, GROUPBY, figsize=(5, 4), annotate=True, show=False).texts
+    small = {"figsize": (1.5, 1.5), "show": False}
+    assert not pl.confusion(adata, GROUPBY, **small).texts
+    assert pl.confusion(adata, GROUPBY, annotate=True, **small).texts
+    # In a column of a journal, shares lose their zeros.
+    texts_in_column = texts(
+        pl.confusion(adata, GROUPBY, figsize=(3, 3), show=False).texts
+    )
+    assert {".90", ".05"} <= set(texts_in_column)
 
 
 # --------------------------------------------------------------------------- curves

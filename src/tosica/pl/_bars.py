@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from tosica._checks import Integer, OneOf, String
@@ -22,27 +23,22 @@ from tosica._obs import (
     read_groups,
 )
 from tosica.get import genes_df, rank_gene_sets_df
-from tosica.pl._figure import (
-    LINE,
-    NAME_SIZE,
-    TITLE_SIZE,
-    Canvas,
-    FigureOptions,
-    name_rows,
-    plot_function,
-    row_height,
-    wrap,
-)
+from tosica.pl._figure import Canvas, FigureOptions
+from tosica.pl._names import LINE, NAME_SIZE, TITLE_SIZE, name_rows, row_height, wrap
+from tosica.pl._plot_function import plot_function
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Literal, Unpack
+    from collections.abc import Iterable, Mapping
+    from typing import Any, Literal, Unpack
 
     from anndata import AnnData
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from mudata import MuData
+    from numpy.typing import NDArray
 
+# Opacity of bars that are to be read with care.
+_PALE = 0.35
 _LABELS = {
     "effect_size": "effect size (SD)",
     "logfoldchange": "log2 fold change of the odds",
@@ -63,8 +59,8 @@ def top_genes(
 ) -> Figure | list[Axes] | Axes | None:
     """Bars of the genes that add most to the score of each group's label, group by group.
 
-    Bars are pale for genes that the group expresses less than the baseline: it is told by what it
-    lacks. The label of the axis says so if there are any.
+    Bars are pale for genes that the group expresses less than the baseline, whose absence tells its
+    label. The label of the axis says so if there are any.
 
     Parameters
     ----------
@@ -108,9 +104,15 @@ def top_genes(
     table = table.assign(
         name=table["gene"], value=table["contribution"], pale=table["expression"] < 0
     )
-    colors = group_colors(adata, adata.uns[key]["groupby"])
-    labels = "contribution (logits)", "expressed below baseline"
-    return _draw_panels(canvas, table, colors, labels, n_columns, max_name_length)
+    return _draw_panels(
+        canvas,
+        table,
+        group_colors(adata, adata.uns[key]["groupby"]),
+        value_label="contribution (logits)",
+        pale_label="expressed below baseline",
+        n_columns=n_columns,
+        max_name_length=max_name_length,
+    )
 
 
 @plot_function(values=OneOf(*_LABELS))
@@ -173,8 +175,9 @@ def rank_gene_sets(
     """
     canvas = Canvas(**figure)
     table = rank_gene_sets_df(adata, groups, key=key)
-    n = n_gene_sets or min(8, max(1, 90 // len(table["group"].cat.categories)))
-    table = table.groupby("group", observed=True).head(n)
+    if n_gene_sets is None:
+        n_gene_sets = min(8, max(1, 90 // len(table["group"].cat.categories)))
+    table = table.groupby("group", observed=True).head(n_gene_sets)
     table = table.assign(
         name=table["gene_set"],
         value=table[values],
@@ -182,72 +185,86 @@ def rank_gene_sets(
     )
     table = table.sort_values("value", ascending=False, kind="stable")
     params = adata.uns[key].get("params", {})
-    colors = group_colors(adata, params.get("within") or params.get("groupby"))
-    labels = _LABELS[values], f"adjusted p-value above {LIMITS.pvalue:g}"
-    return _draw_panels(canvas, table, colors, labels, n_columns, max_name_length)
+    return _draw_panels(
+        canvas,
+        table,
+        group_colors(adata, params.get("within") or params.get("groupby")),
+        value_label=_LABELS[values],
+        pale_label=f"adjusted p-value above {LIMITS.pvalue:g}",
+        n_columns=n_columns,
+        max_name_length=max_name_length,
+    )
 
 
 def _draw_panels(
     canvas: Canvas,
     table: pd.DataFrame,
     colors: dict[str, str],
-    labels: tuple[str, str],
+    *,
+    value_label: str,
+    pale_label: str,
     n_columns: int | None,
     max_name_length: int,
 ) -> Figure | list[Axes] | Axes | None:
     """Draw ``value`` of each ``name``, for each group into axes of its own, or into the given ones.
 
-    ``labels`` are what the value is, and what it means if it is ``pale``.
+    ``pale_label`` says what ``pale`` means.
     """
-    panels = {str(group): part for group, part in table.groupby("group", observed=True)}
-    canvas.only_one(len(panels), "group", "pass groups=[...]")
-    names = wrap(list(dict.fromkeys(table["name"])), max_name_length)
-    shown = dict(zip(dict.fromkeys(table["name"]), names, strict=True))
+    max_name_length = canvas.line_length(max_name_length)
+    rows_of_group = {
+        str(group): rows for group, rows in table.groupby("group", observed=True)
+    }
+    canvas.only_one(len(rows_of_group), "group", "pass groups=[...]")
+    names = list(dict.fromkeys(table["name"]))
+    wrapped = wrap(names, max_name_length)
+    text_of_name = dict(zip(names, wrapped, strict=True))
     if n_columns is None:
-        # About as many as fit on a page, for names of 12 characters an inch.
-        longest = max(len(line) for name in names for line in name.splitlines())
-        n_columns = max(
-            1, min(math.ceil(math.sqrt(2 * len(panels))), int(12 / (2 + longest / 12)))
-        )
-    n_rows = max(len(part) for part in panels.values())
-    height = row_height(names, 0.19) * n_rows
-    axes = canvas.panels(len(panels), n_columns, (5, height + 1))
-    for ax, (group, part) in zip(axes, panels.items(), strict=True):
-        _draw_bars(
-            ax, part.assign(name=[shown[name] for name in part["name"]]), colors[group]
-        )
+        n_columns = _fitting_columns(len(rows_of_group), wrapped)
+    n_rows = max(len(rows) for rows in rows_of_group.values())
+    height = row_height(wrapped, 0.19) * n_rows
+    axes = canvas.panels(len(rows_of_group), n_columns, (5, height + 1))
+    for ax, (group, rows) in zip(axes, rows_of_group.items(), strict=True):
+        texts = [text_of_name[name] for name in rows["name"]]
+        _draw_bars(ax, rows, texts, colors[group])
         # Bars are equally thick in all panels.
         ax.set_ylim(n_rows - 0.5, -0.5)
-        ax.set_title(
-            wrap([group], max_name_length)[0], fontsize=TITLE_SIZE, loc="right"
-        )
-    x_label = f"{labels[0]}\npale: {labels[1]}" if table["pale"].any() else labels[0]
+        title = wrap([group], max_name_length)[0]
+        ax.set_title(title, fontsize=TITLE_SIZE, loc="right")
     for ax in axes[-n_columns:]:
-        # Right-aligned, so that texts longer than the bars extend over the names, or below them.
-        ax.set_xlabel(
-            x_label, fontsize=NAME_SIZE, loc="right" if "\n" in x_label else "center"
-        )
+        if table["pale"].any():
+            # Right-aligned, so that a text longer than the bars extends below the names.
+            label = f"{value_label}\npale: {pale_label}"
+            ax.set_xlabel(label, fontsize=NAME_SIZE, loc="right")
+        else:
+            ax.set_xlabel(value_label, fontsize=NAME_SIZE)
     canvas.fit(axes[0], (1.7, height))
     return canvas.finish(axes if canvas.ax is None else canvas.ax)
 
 
-def _draw_bars(ax: Axes, part: pd.DataFrame, color: str) -> None:
-    # A thin edge, because some colours of large palettes are nearly white.
-    edge: Any = {"edgecolor": plt.rcParams["text.color"], "linewidth": 0.3}
+def _fitting_columns(n_panels: int, names: list[str]) -> int:
+    """Number of panels side by side on a page, for names of 12 characters an inch."""
+    longest = max(len(line) for name in names for line in name.splitlines())
+    fitting = int(12 / (2 + longest / 12))
+    return max(1, min(math.ceil(math.sqrt(2 * n_panels)), fitting))
+
+
+def _draw_bars(ax: Axes, rows: pd.DataFrame, names: list[str], color: str) -> None:
     bars = ax.barh(
-        range(len(part)),
-        part["value"].to_numpy(float),
+        range(len(rows)),
+        rows["value"].to_numpy(float),
         color=color,
         height=0.72,
-        **edge,
+        # A thin edge, because some colours of large palettes are nearly white.
+        edgecolor=plt.rcParams["text.color"],
+        linewidth=0.3,
     )
-    for bar, pale in zip(bars, part["pale"], strict=True):
-        if pale:
-            bar.set_alpha(0.35)
-    name_rows(ax, list(part["name"]))
+    for bar, is_pale in zip(bars, rows["pale"], strict=True):
+        if is_pale:
+            bar.set_alpha(_PALE)
+    name_rows(ax, names)
     ax.xaxis.set_major_locator(MaxNLocator(nbins=3, min_n_ticks=2))
     ax.tick_params(axis="x", labelsize=NAME_SIZE - 1)
-    if (part["value"] < 0).any():
+    if (rows["value"] < 0).any():
         ax.axvline(0, color=plt.rcParams["axes.edgecolor"], linewidth=0.8)
         ax.spines["left"].set_visible(False)
 
@@ -267,7 +284,8 @@ def waterfall(
     """Waterfall of one cell: how its genes add up to the score of its label.
 
     Each bar begins where the one above ends. The genes that add or take most come first, all others
-    are one bar. The line is at the sum: the score of the label less that of the baseline.
+    are one bar. The line is at the sum: the score of the label less that of the baseline. Bars are
+    pale and hatched for genes that the cell's group expresses less than the baseline.
 
     Parameters
     ----------
@@ -306,40 +324,69 @@ def waterfall(
     canvas = Canvas(**figure)
     record = read_attribution(adata, key, of="genes")
     values = pd.Series(adata[cell].layers[key][0], adata.var_names, dtype=float)
-    first = values.loc[values.abs().nlargest(n_genes).index]
-    shown = pd.concat(
-        [first, pd.Series({"all other genes": values.sum() - first.sum()})]
-    )
-    ends, height = shown.cumsum().to_numpy(), 0.22 * len(shown)
+    strongest = values.loc[values.abs().nlargest(n_genes).index]
+    remainder = pd.Series({"all other genes": values.sum() - strongest.sum()})
+    bars = pd.concat([strongest, remainder])
+    ends = bars.cumsum().to_numpy()
+    group = str(adata.obs.at[cell, record["groupby"]])
+    height = 0.22 * len(bars)
     ax = canvas.axes((6, height + 1))
-    colors = [*np.where(first > 0, BLUE, ORANGE), GRAY]
-    ax.barh(
-        range(len(shown)),
-        shown,
+    patches = ax.barh(
+        range(len(bars)),
+        bars,
         left=np.append(0, ends[:-1]),
-        color=colors,
+        color=[*np.where(strongest > 0, BLUE, ORANGE), GRAY],
         height=0.72,
     )
-    ax.vlines(
-        ends[:-1],
-        np.arange(len(first)),
-        np.arange(len(first)) + 1,
-        color=GRAY,
-        linewidth=0.8,
-    )
+    is_absent = _is_below_baseline(record, group, strongest.index)
+    for patch, absent in zip(patches, is_absent, strict=False):
+        if absent:
+            patch.set(alpha=_PALE, hatch="////", edgecolor=plt.rcParams["text.color"])
+    rows = np.arange(len(strongest))
+    ax.vlines(ends[:-1], rows, rows + 1, color=GRAY, linewidth=0.8)
     ax.axvline(
         ends[-1], color=plt.rcParams["text.color"], linewidth=0.8, linestyle="--"
     )
-    name_rows(ax, list(shown.index))
+    name_rows(ax, list(bars.index))
     ax.set_xlabel(
         f"score of {record['target']},\nless that of the baseline (logits)",
         fontsize=NAME_SIZE,
     )
-    ax.set_title(
-        f"{cell}: {adata.obs.at[cell, record['groupby']]}", fontsize=TITLE_SIZE
-    )
+    ax.set_title(f"{cell}: {group}", fontsize=TITLE_SIZE)
+    if is_absent.any():
+        _add_legend_of_absence(ax)
     canvas.fit(ax, (3.2, height))
     return canvas.finish(ax)
+
+
+def _is_below_baseline(
+    record: Mapping[str, Any], group: str, genes: pd.Index
+) -> NDArray[np.bool_]:
+    """Whether a group expresses genes less than the baseline."""
+    groups = [str(name) for name in record["groups"]]
+    if group not in groups:
+        return np.zeros(len(genes), dtype=bool)
+    expression = record["expression"].iloc[:, groups.index(group)]
+    return (expression.reindex(genes) < 0).to_numpy()
+
+
+def _add_legend_of_absence(ax: Axes) -> None:
+    """Explain the pale, hatched bars."""
+    patch = Patch(
+        facecolor=(0.5, 0.5, 0.5, _PALE),
+        edgecolor=plt.rcParams["text.color"],
+        hatch="////",
+        linewidth=0,
+        label="expressed below\nbaseline by its group",
+    )
+    # Right of the axes, where it hides no bar and no name.
+    ax.legend(
+        handles=[patch],
+        loc="upper left",
+        bbox_to_anchor=(1, 1),
+        frameon=False,
+        fontsize=NAME_SIZE,
+    )
 
 
 # --------------------------------------------------------------------------- samples
@@ -390,35 +437,32 @@ def composition(
     ['G1', 'G2M', 'S']
     """
     canvas = Canvas(**figure)
-    groups, samples = (
-        read_groups(adata, groupby),
-        read_groups(adata, sample_key, name="sample_key"),
-    )
+    groups = read_groups(adata, groupby)
+    samples = read_groups(adata, sample_key, name="sample_key")
     shares = pd.crosstab(samples, groups, normalize="index")
+    max_name_length = canvas.line_length(max_name_length)
     names = wrap(list(shares.index), max_name_length)
-    n_columns = math.ceil(shares.shape[1] / 12)
+    labels = [str(label) for label in shares]
+    n_legend_columns = math.ceil(len(labels) / 12)
+    n_legend_rows = math.ceil(len(labels) / n_legend_columns)
     # As high as the legend, too.
-    height = max(
-        row_height(names, 0.26) * len(names),
-        1.3 * LINE * math.ceil(shares.shape[1] / n_columns),
-    )
+    height = max(row_height(names, 0.26) * len(names), 1.3 * LINE * n_legend_rows)
     ax = canvas.axes((8, height + 1))
-    colors, starts = group_colors(adata, groupby), shares.cumsum(axis=1) - shares
-    for name, label in zip(
-        shares, wrap([str(name) for name in shares], max_name_length), strict=True
-    ):
+    colors = group_colors(adata, groupby)
+    left = shares.cumsum(axis=1) - shares
+    for label, text in zip(labels, wrap(labels, max_name_length), strict=True):
         ax.barh(
             range(len(names)),
-            shares[name],
-            left=starts[name],
-            color=colors[str(name)],
-            label=label,
+            shares[label],
+            left=left[label],
+            color=colors[label],
+            label=text,
         )
     name_rows(ax, names)
     ax.set(xlim=(0, 1), xlabel="share of the cells", ylabel=sample_key)
     ax.legend(
         fontsize=NAME_SIZE,
-        ncols=n_columns,
+        ncols=n_legend_columns,
         loc="upper left",
         bbox_to_anchor=(1, 1),
         frameon=False,

@@ -21,18 +21,10 @@ from tosica._obs import (
     read_numbers,
 )
 from tosica.get import contributions
-from tosica.pl._figure import (
-    COLOR_MAP,
-    NAME_SIZE,
-    TITLE_SIZE,
-    Canvas,
-    FigureOptions,
-    name_rows,
-    plot_function,
-    row_height,
-    wrap,
-)
-from tosica.pl._heatmaps import choose_gene_sets
+from tosica.pl._figure import Canvas, FigureOptions
+from tosica.pl._gene_sets import choose_gene_sets
+from tosica.pl._names import NAME_SIZE, TITLE_SIZE, name_rows, row_height, wrap
+from tosica.pl._plot_function import COLOR_MAP, plot_function
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +58,8 @@ def gene_set_violin(
 
     A violin is the distribution over the cells of a group and has its colour; the dot is the
     median, and the thick line spans the quartiles. Groups of fewer than five cells are drawn as
-    dots only. The dashed line is at 0: no contribution.
+    dots only. The dashed line is at 0: no contribution. All genes of the set count, also those that
+    a group expresses less than the baseline, which :func:`tosica.pl.gene_set_dotplot` leaves out.
 
     Parameters
     ----------
@@ -116,16 +109,26 @@ def gene_set_violin(
     canvas = Canvas(**figure)
     groups = read_groups(adata, groupby)
     by_set = _contributions(adata, key)
-    where = f"adata.uns[{key!r}]['gene_sets']"
-    shown = choose_gene_sets(
-        adata, key, gene_sets, n_gene_sets, list(by_set.var_names), where, (9, 2)
+    chosen_sets = choose_gene_sets(
+        adata,
+        key,
+        gene_sets,
+        n_gene_sets,
+        available=list(by_set.var_names),
+        where=f"adata.uns[{key!r}]['gene_sets']",
+        default_total=9,
+        default_most=2,
     )
-    canvas.only_one(len(shown), "gene set", "pass gene_sets=[...]")
+    canvas.only_one(len(chosen_sets), "gene set", "pass gene_sets=[...]")
+    max_name_length = canvas.line_length(max_name_length)
     names = wrap(list(groups.categories), max_name_length)
     height = row_height(names, 0.24) * len(names)
-    axes = canvas.panels(len(shown), n_columns or 3, (3.5, height + 1), sharey=True)
+    axes = canvas.panels(
+        len(chosen_sets), n_columns or 3, (3.5, height + 1), sharey=True
+    )
     colors = group_colors(adata, groupby)
-    for ax, name, title in zip(axes, shown, wrap(shown, max_name_length), strict=True):
+    titles = wrap(chosen_sets, max_name_length)
+    for ax, name, title in zip(axes, chosen_sets, titles, strict=True):
         values = np.asarray(by_set[:, name].X, dtype=np.float64)[:, 0]
         for position, group in enumerate(groups.categories):
             _draw_violin(ax, values[groups == group], position, colors[group])
@@ -135,26 +138,29 @@ def gene_set_violin(
         ax.set_title(title, fontsize=TITLE_SIZE, linespacing=1.05)
         ax.tick_params(axis="x", labelsize=NAME_SIZE)
         name_rows(ax, names)
-    label = axes[0].set_xlabel if len(axes) == 1 else canvas.figure.supxlabel
-    label("contribution (logits)", fontsize=NAME_SIZE)
+    label = "contribution of all genes\nof the set (logits)"
+    if len(axes) == 1:
+        axes[0].set_xlabel(label, fontsize=NAME_SIZE)
+    else:
+        canvas.figure.supxlabel(label, fontsize=NAME_SIZE)
     canvas.fit(axes[0], (2.2, height))
     return canvas.finish(axes if canvas.ax is None else canvas.ax)
 
 
 def _draw_violin(
-    ax: Axes, cells: NDArray[np.float64], position: int, color: str
+    ax: Axes, values: NDArray[np.float64], position: int, color: str
 ) -> None:
     """Draw a violin for the cells of a group, or dots if they are few."""
-    edge = plt.rcParams["text.color"]
-    if len(cells) < _MIN_CELLS:
-        _draw_dots(ax, cells, position, color)
+    if len(values) < _MIN_CELLS:
+        _draw_dots(ax, values, position, color)
         return
+    edge = plt.rcParams["text.color"]
     violin: Any = ax.violinplot(
-        [cells], [position], orientation="horizontal", widths=0.85, showextrema=False
+        [values], [position], orientation="horizontal", widths=0.85, showextrema=False
     )
     for body in violin["bodies"]:
         body.set(facecolor=color, edgecolor=edge, linewidth=0.5, alpha=0.85)
-    low, median, high = np.percentile(cells, [25, 50, 75])
+    low, median, high = np.percentile(values, [25, 50, 75])
     ax.plot([low, high], [position, position], color=edge, linewidth=2.2)
     ax.plot(
         [median],
@@ -166,10 +172,17 @@ def _draw_violin(
     )
 
 
-def _draw_dots(ax: Axes, cells: NDArray[np.float64], position: int, color: str) -> None:
-    edge: Any = {"markeredgecolor": plt.rcParams["text.color"], "markeredgewidth": 0.5}
+def _draw_dots(
+    ax: Axes, values: NDArray[np.float64], position: int, color: str
+) -> None:
     ax.plot(
-        cells, np.full(len(cells), position), "o", markersize=4.5, color=color, **edge
+        values,
+        np.full(len(values), position),
+        "o",
+        markersize=4.5,
+        color=color,
+        markeredgecolor=plt.rcParams["text.color"],
+        markeredgewidth=0.5,
     )
 
 
@@ -240,56 +253,64 @@ def umap(
     >>> axes[1].get_title() == gene_set
     True
     """
-    figure: Any = {
+    options = {
         name: kwargs.pop(name)
         for name in list(kwargs)
         if name in FigureOptions.__annotations__
     }
-    canvas = Canvas(**figure)
-    colors = as_names(color)
+    canvas = Canvas(**options)
+    columns = as_names(color)
     if f"X_{basis}" not in adata.obsm:
         raise KeyError(
             f"adata.obsm has no 'X_{basis}': run scanpy.pp.neighbors and scanpy.tl.{basis} first."
         )
-    of_sets = [name for name in colors if name not in adata.obs]
+    gene_sets = [name for name in columns if name not in adata.obs]
     cells = sc.AnnData(
         obs=adata.obs.copy(), obsm={f"X_{basis}": adata.obsm[f"X_{basis}"]}
     )
-    if of_sets or not colors:
+    if gene_sets or not columns:
         by_set = _contributions(adata, key)
         where = f"adata.uns[{key!r}]['gene_sets'], and no such column in adata.obs"
-        cells = by_set[:, find_gene_sets(of_sets, list(by_set.var_names), where)].copy()
-    canvas.only_one(len(colors), "panel", "name one color")
-    for name in colors:
+        gene_sets = find_gene_sets(gene_sets, list(by_set.var_names), where)
+        cells = by_set[:, gene_sets].copy()
+    canvas.only_one(len(columns), "panel", "name one color")
+    for name in columns:
         if name in adata.obs and adata.obs[name].dtype.kind not in "fiu":
             cells.obs[name] = cells.obs[name].astype("category")
             cells.uns[f"{name}_colors"] = list(group_colors(adata, name).values())
-    axes = canvas.panels(len(colors), n_columns, (5.0, 3.6))
-    for ax, name, title in zip(
-        axes, colors, wrap(colors, max_name_length), strict=True
-    ):
-        is_large = len(cells.uns.get(f"{name}_colors", ())) > _MAX_LEGEND
-        options: Any = {"frameon": False, "size": min(60.0, 120_000 / cells.n_obs)}
-        options |= {
-            "legend_fontsize": 5.5 if is_large else 8,
-            "cmap": cmap or "viridis",
-        }
-        if name in of_sets and cmap is None:
-            most = float(np.abs(cells[:, name].X).max())
-            options |= {"cmap": "coolwarm", "vmin": -most, "vmax": most}
-        options |= kwargs
+    axes = canvas.panels(len(columns), n_columns, (5.0, 3.6))
+    titles = wrap(columns, canvas.line_length(max_name_length))
+    for ax, name, title in zip(axes, columns, titles, strict=True):
+        settings = _embedding_settings(cells, name, name in gene_sets, cmap) | kwargs
         sc.pl.embedding(
-            cells, basis, color=name, title=title, ax=ax, show=False, **options
+            cells, basis, color=name, title=title, ax=ax, show=False, **settings
         )
         # A vector file of many dots could not be opened: they are an image in it.
         for dots in ax.collections:
             dots.set_rasterized(True)
         ax.set_title(title, fontsize=TITLE_SIZE)
-        bar = ax.collections[0].colorbar if name in of_sets else None
+        bar = ax.collections[0].colorbar if name in gene_sets else None
         if bar is not None:
             bar.set_label("contribution (logits)", fontsize=8)
     canvas.fit(axes[0], (3.2, 3.2))
     return canvas.finish(axes if canvas.ax is None else canvas.ax)
+
+
+def _embedding_settings(
+    cells: AnnData, name: str, is_gene_set: bool, cmap: str | None
+) -> dict[str, Any]:
+    """Arguments of scanpy's plot for one panel."""
+    n_colors = len(cells.uns.get(f"{name}_colors", ()))
+    settings = {
+        "frameon": False,
+        "size": min(60.0, 120_000 / cells.n_obs),
+        "legend_fontsize": 5.5 if n_colors > _MAX_LEGEND else 8,
+        "cmap": cmap or "viridis",
+    }
+    if is_gene_set and cmap is None:
+        limit = float(np.abs(cells[:, name].X).max())
+        settings.update(cmap="coolwarm", vmin=-limit, vmax=limit)
+    return settings
 
 
 def _contributions(adata: AnnData | MuData, key: str) -> AnnData:
@@ -354,11 +375,13 @@ def novelty(
     3
     """
     canvas = Canvas(**figure)
-    groupby = f"{key}_prediction" if groupby is None else groupby
-    groups, values = read_groups(adata, groupby), read_numbers(adata, f"{key}_novelty")
+    if groupby is None:
+        groupby = f"{key}_prediction"
+    groups = read_groups(adata, groupby)
+    values = read_numbers(adata, f"{key}_novelty")
     medians = pd.Series(values).groupby(pd.Series(groups), observed=True).median()
     order = [str(name) for name in medians.sort_values(ascending=False).index]
-    names = wrap(order, max_name_length)
+    names = wrap(order, canvas.line_length(max_name_length))
     height = row_height(names, 0.24) * len(order)
     ax = canvas.axes((7, height + 1))
     colors = group_colors(adata, groupby)
@@ -383,21 +406,22 @@ def novelty(
     return canvas.finish(ax)
 
 
-def _draw_box(ax: Axes, cells: NDArray[np.float64], position: int, color: str) -> None:
+def _draw_box(ax: Axes, values: NDArray[np.float64], position: int, color: str) -> None:
     """Draw the box of a group, or dots if its cells are few."""
-    if len(cells) < _MIN_CELLS:
-        _draw_dots(ax, cells, position, color)
+    if len(values) < _MIN_CELLS:
+        _draw_dots(ax, values, position, color)
         return
     edge = plt.rcParams["text.color"]
-    # seaborn's box plot uses what newer versions of matplotlib deprecate.
-    options: Any = {
-        "orientation": "horizontal",
-        "patch_artist": True,
-        "manage_ticks": False,
-        "sym": ".",
-    }
-    drawn = ax.boxplot([cells], positions=[position], widths=0.7, **options)
-    for part in ("whiskers", "caps", "medians", "boxes"):
-        plt.setp(drawn[part], color=edge, linewidth=0.8)
-    plt.setp(drawn["boxes"], facecolor=color)
-    plt.setp(drawn["fliers"], markersize=3, markeredgecolor=edge)
+    artists = ax.boxplot(
+        [values],
+        positions=[position],
+        widths=0.7,
+        orientation="horizontal",
+        patch_artist=True,
+        manage_ticks=False,
+        sym=".",
+    )
+    for name in ("whiskers", "caps", "medians", "boxes"):
+        plt.setp(artists[name], color=edge, linewidth=0.8)
+    plt.setp(artists["boxes"], facecolor=color)
+    plt.setp(artists["fliers"], markersize=3, markeredgecolor=edge)

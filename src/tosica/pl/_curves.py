@@ -15,7 +15,9 @@ from tosica._obs import BLUE, GRAY, GREEN, ORANGE
 from tosica._text import format_thousands, only_known
 from tosica.get import mask_coverage as coverage_table
 from tosica.model import TOSICA
-from tosica.pl._figure import Canvas, FigureOptions, plain, plot_function
+from tosica.pl._figure import Canvas, FigureOptions
+from tosica.pl._names import plain
+from tosica.pl._plot_function import plot_function
 from tosica.tl import reliability as reliability_table
 from tosica.tl._evaluate import expected_calibration_error
 
@@ -83,13 +85,9 @@ def reliability(
     table = reliability_table(adata, labels_key, key=key, n_bins=n_bins)
     ax = canvas.axes((5.5, 3.6))
     color = plt.rcParams["text.color"]
-    middle, share = (
+    ax.bar(
         (table["low"] + table["high"]) / 2,
         table["n_cells"] / table["n_cells"].sum(),
-    )
-    ax.bar(
-        middle,
-        share,
         width=0.92 / n_bins,
         color=color,
         alpha=0.15,
@@ -105,20 +103,22 @@ def reliability(
         label="perfect calibration",
     )
     interval = table[["accuracy_low", "accuracy_high"]].to_numpy().T
-    errors = np.abs(interval - table["accuracy"].to_numpy())
-    style: Any = {"fmt": "o-", "markersize": 4.5, "linewidth": 1.2, "color": BLUE}
-    label = "correct labels, with\n95 % interval"
     ax.errorbar(
-        table["probability"], table["accuracy"], yerr=errors, label=label, **style
+        table["probability"],
+        table["accuracy"],
+        yerr=np.abs(interval - table["accuracy"].to_numpy()),
+        label="correct labels, with\n95 % interval",
+        fmt="o-",
+        markersize=4.5,
+        linewidth=1.2,
+        color=BLUE,
     )
     ax.set(
         xlim=(0, 1), ylim=(0, 1.02), xlabel="probability of the label", ylabel="share"
     )
     ax.set_aspect("equal")
-    ax.set_title(
-        f"expected calibration error {100 * expected_calibration_error(table):.1f} %",
-        fontsize=10,
-    )
+    error = 100 * expected_calibration_error(table)
+    ax.set_title(f"expected calibration error {error:.1f} %", fontsize=10)
     plain(ax)
     _add_legend(canvas, ax)
     return canvas.finish(ax)
@@ -126,10 +126,14 @@ def reliability(
 
 def _add_legend(canvas: Canvas, ax: Axes, title: str | None = None) -> None:
     """Put the legend beside the axes of a new figure, where it hides nothing."""
-    place: Any = {"loc": "best"}
-    if canvas.ax is None:
-        place = {"loc": "upper left", "bbox_to_anchor": (1, 1)}
-    ax.legend(title=title, frameon=False, fontsize=9, **place)
+    is_new = canvas.ax is None
+    ax.legend(
+        title=title,
+        frameon=False,
+        fontsize=9,
+        loc="upper left" if is_new else "best",
+        bbox_to_anchor=(1, 1) if is_new else None,
+    )
 
 
 # --------------------------------------------------------------------------- faithfulness
@@ -199,16 +203,16 @@ def faithfulness(
         ["change", "order"], observed=True, sort=False
     ):
         color, marker = _ORDERS[order]
-        label = (
-            f"{change}, {order}: {trapezoid(curve['probability'], curve['share']):.3f}"
+        area = trapezoid(curve["probability"], curve["share"])
+        ax.plot(
+            curve["share"],
+            curve["probability"],
+            label=f"{change}, {order}: {area:.3f}",
+            linestyle=_CHANGES[change],
+            marker=marker,
+            markersize=4,
+            color=color,
         )
-        style: Any = {
-            "linestyle": _CHANGES[change],
-            "marker": marker,
-            "markersize": 4,
-            "color": color,
-        }
-        ax.plot(curve["share"], curve["probability"], label=label, **style)
     ax.set(
         xlabel="share of genes removed or added",
         ylabel="probability of the label",
@@ -305,54 +309,54 @@ def training(
     canvas.only_one(len(panels), "panel", "pass keys=[...] of one kind")
     # Panels over one another, which share the epochs.
     axes = canvas.panels(len(panels), 1, (4.4, 2.5), sharex=True)
-    loss = values_of.get("validation_loss", np.array([]))
-    best = int(np.nanargmin(loss)) if np.isfinite(loss).sum() > 1 else None
-    for panel, (unit, names) in zip(axes, panels.items(), strict=True):
+    best = _best_epoch(values_of.get("validation_loss", np.array([])))
+    for ax, (unit, names) in zip(axes, panels.items(), strict=True):
         for name in names:
-            values = values_of[name]
-            label, color = _QUANTITIES.get(name, (name, None))
-            # A line of one point would not be seen.
-            marker = "o" if len(values) == 1 else ""
-            [line] = panel.plot(
-                np.arange(1, len(values) + 1),
-                values,
-                color=color,
-                marker=marker,
-                label=label,
-            )
-            if best is not None and name.startswith("validation"):
-                text = (
-                    f"lowest validation loss: epoch {best + 1}"
-                    if "loss" in name
-                    else None
-                )
-                panel.plot(
-                    best + 1,
-                    values[best],
-                    "o",
-                    color=line.get_color(),
-                    markersize=5,
-                    label=text,
-                )
-        panel.set_ylabel(unit)
+            _draw_quantity(ax, name, values_of[name], best)
+        ax.set_ylabel(unit)
         if unit == "accuracy":
-            panel.yaxis.set_major_formatter(PercentFormatter(1))
-        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-        plain(panel)
-        panel.legend(frameon=False, fontsize=9)
+            ax.yaxis.set_major_formatter(PercentFormatter(1))
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        plain(ax)
+        ax.legend(frameon=False, fontsize=9)
     axes[-1].set_xlabel("epoch")
     return canvas.finish(axes[0] if len(axes) == 1 else axes)
+
+
+def _best_epoch(loss: NDArray[np.float64]) -> int | None:
+    """Position of the lowest loss, if there are several."""
+    if np.isfinite(loss).sum() < 2:
+        return None
+    return int(np.nanargmin(loss))
+
+
+def _draw_quantity(
+    ax: Axes, name: str, values: NDArray[np.float64], best: int | None
+) -> None:
+    """Draw a curve over the epochs, and a dot at the best one if it is of the validation."""
+    label, color = _QUANTITIES.get(name, (name, None))
+    [line] = ax.plot(
+        np.arange(1, len(values) + 1),
+        values,
+        color=color,
+        # A line of one point would not be seen.
+        marker="o" if len(values) == 1 else "",
+        label=label,
+    )
+    if best is None or not name.startswith("validation"):
+        return
+    text = f"lowest validation loss: epoch {best + 1}" if "loss" in name else None
+    ax.plot(
+        best + 1, values[best], "o", color=line.get_color(), markersize=5, label=text
+    )
 
 
 def _panels(
     history: Mapping[str, Any], keys: Sequence[str] | None
 ) -> dict[str, list[str]]:
     """Name the quantities of each panel, by the unit of the panel."""
-    names = (
-        [name for name in _QUANTITIES if name in history]
-        if keys is None
-        else as_names(keys)
-    )
+    default = [name for name in _QUANTITIES if name in history]
+    names = default if keys is None else as_names(keys)
     missing = [name for name in names if name not in history]
     if missing:
         raise KeyError(
@@ -364,7 +368,8 @@ def _panels(
         )
     panels: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
-        panels.setdefault(_UNITS.get(name.rpartition("_")[2], ""), []).append(name)
+        unit = _UNITS.get(name.rpartition("_")[2], "")
+        panels.setdefault(unit, []).append(name)
     return panels
 
 
@@ -420,25 +425,16 @@ def mask_coverage(
     _draw_coverage(axes[0], np.append(0, table["n_covered"]), adata.n_vars)
     if canvas.ax is not None:
         return canvas.finish(canvas.ax)
-    sizes, overlaps = table["n_genes"].to_numpy(), table["max_jaccard"].to_numpy()
+    sizes = table["n_genes"].to_numpy()
     # Bins of whole numbers, because bins of other widths would hold unequal numbers of sizes.
     width = max(1, int(np.ceil((sizes.max() - sizes.min() + 1) / 30)))
     edges = np.arange(sizes.min(), sizes.max() + width + 1, width) - 0.5
-    _draw_histogram(
-        axes[1],
-        sizes,
-        edges,
-        "genes in a set",
-        f"median {np.median(sizes):g} genes (dashed)",
-    )
-    x_label = "genes shared with the nearest set\n(Jaccard index)"
-    _draw_histogram(
-        axes[2],
-        overlaps,
-        np.linspace(0, 1, 21),
-        x_label,
-        f"median {np.median(overlaps):.2f} (dashed)",
-    )
+    title = f"median {np.median(sizes):g} genes (dashed)"
+    _draw_histogram(axes[1], sizes, edges, "genes in a set", title)
+    overlaps = table["max_jaccard"].to_numpy()
+    label = "genes shared with the nearest set\n(Jaccard index)"
+    title = f"median {np.median(overlaps):.2f} (dashed)"
+    _draw_histogram(axes[2], overlaps, np.linspace(0, 1, 21), label, title)
     axes[2].set_xlim(0, 1)
     return canvas.finish(axes)
 

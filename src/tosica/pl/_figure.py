@@ -1,59 +1,41 @@
-"""What all plots share: figures that fit their names, colours of groups, parameters and docs."""
+"""The figure of a plot: made or handed in, as large as its names need, saved, shown or returned."""
 
 from __future__ import annotations
 
-import functools
-import inspect
-import re
-import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
-import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import scanpy as sc
-import seaborn  # noqa: F401 (registers the colour maps vlag and mako)
-from matplotlib.axes import Axes
 from matplotlib.backend_bases import FigureCanvasBase
-from matplotlib.colors import Colormap
+from matplotlib.text import Text
 
-from tosica._checks import (
-    CellData,
-    Constraint,
-    FilePath,
-    Flag,
-    InstanceOf,
-    Integer,
-    Names,
-    Number,
-    String,
-    refuse_unknown,
-    validate_params,
-)
 from tosica._files import check_folder
+from tosica.pl._names import NAME_SIZE, SMALLEST_SIZE, inches_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Sequence
 
+    from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
 
 Drawn = TypeVar("Drawn")
-P = ParamSpec("P")
-R = TypeVar("R")
 
-# Sizes of text in points: names, titles, and the smallest that is still to be read.
-NAME_SIZE, TITLE_SIZE, _SMALLEST = 8.5, 10.0, 4.0
-# Height of a line of text in inches.
-LINE = 0.16
 # In vector formats, text stays text that an editor can select and change.
 _TEXT_AS_TEXT: dict[Any, Any] = {
     "pdf.fonttype": 42,
     "ps.fonttype": 42,
     "svg.fonttype": "none",
 }
+# Characters of a name for each inch of a figure's width, so that there is room beside the names.
+_CHARACTERS_PER_INCH = 6.5
+# Rows of a table for each inch of a figure's height.
+_ROWS_PER_INCH = 7
+# Inches of a figure from which on letters are as large as in a figure of free size.
+_FULL_SIZE = 5.0
 
 
 class FigureOptions(TypedDict, total=False):
@@ -81,7 +63,8 @@ class Canvas:
     ax
         Axes to draw into, instead of a new figure.
     figsize
-        Width and height of the new figure in inches; by default large enough for all names.
+        Width and height of the new figure in inches, also of the saved one: letters shrink until
+        they fit. By default it is large enough for all names.
     show
         Show the figure. ``None`` shows it unless it is saved, returned or drawn into given axes, or
         ``scanpy.settings.autoshow`` is off.
@@ -118,10 +101,8 @@ class Canvas:
         if self.save is not None:
             path = Path(self.save)
             check_folder(path)
-            if (
-                path.suffix
-                and path.suffix[1:].lower() not in FigureCanvasBase.filetypes
-            ):
+            suffix = path.suffix[1:].lower()
+            if suffix and suffix not in FigureCanvasBase.filetypes:
                 raise ValueError(
                     "save must end in a format that matplotlib writes, such as .pdf, .svg, .png or .tiff, "
                     f"not in {path.suffix!r}."
@@ -146,38 +127,73 @@ class Canvas:
 
     def axes(self, size: tuple[float, float]) -> Axes:
         """Return the given axes or, without them, the only axes of a new figure."""
-        return self.new_figure(size).subplots() if self.ax is None else self.ax
+        if self.ax is not None:
+            return self.ax
+        return self.new_figure(size).subplots()
 
-    def add_bar(
-        self, ax: Axes, size: tuple[float, float], drawn: Any, title: str, **ticks: Any
+    def line_length(self, max_name_length: int) -> int:
+        """Longest line of a name in characters: fewer in a narrow figure of given size."""
+        if self.figsize is None:
+            return max_name_length
+        fitting = int(_CHARACTERS_PER_INCH * self.figsize[0])
+        return min(max_name_length, max(fitting, 10))
+
+    def n_rows(self, default: int) -> int:
+        """Number of rows to draw by default: fewer in a low figure of given size."""
+        if self.figsize is None:
+            return default
+        return min(default, int(_ROWS_PER_INCH * self.figsize[1]))
+
+    @property
+    def text_scale(self) -> float:
+        """Factor of the sizes of titles and legends: smaller in a small figure of given size."""
+        if self.figsize is None:
+            return 1.0
+        return float(np.clip(min(self.figsize) / _FULL_SIZE, 0.6, 1.0))
+
+    def add_colorbar(
+        self,
+        ax: Axes,
+        size: tuple[float, float],
+        mappable: ScalarMappable,
+        title: str,
+        **kwargs: Any,
     ) -> Axes:
-        """Add a short colour bar beside the first rows, with arrows where there are values beyond."""
-        ends = (
-            drawn.get_array().min() < drawn.norm.vmin,
-            drawn.get_array().max() > drawn.norm.vmax,
-        )
-        width, height = size if self.ax is None else inches_of(self.figure, ax)
-        extend = {(True, True): "both", (True, False): "min", (False, True): "max"}.get(
-            ends, "neither"
-        )
+        """Add a short colour bar beside the first rows, with arrows where there are values beyond.
+
+        ``size`` is that of the axes in inches, unless they are given ones.
+        """
+        values = np.asarray(mappable.get_array())
+        low, high = mappable.get_clim()
+        is_below = bool(values.min() < low)
+        is_above = bool(values.max() > high)
+        extend = {(True, True): "both", (True, False): "min", (False, True): "max"}
+        is_free = self.ax is None and self.figsize is None
+        width, height = size if is_free else inches_of(self.figure, ax)
+        scale = self.text_scale
         # 0.15 × 1.3 inches, a little away from the cells.
-        short: Any = {
-            "fraction": 0.15 / width,
-            "pad": 0.12 / width,
-            "shrink": min(1.0, 1.3 / height),
-            "aspect": 8.7,
-        }
         bar = self.figure.colorbar(
-            drawn, ax=ax, extend=extend, anchor=(0, 1), **short, **ticks
+            mappable,
+            ax=ax,
+            extend=extend.get((is_below, is_above), "neither"),
+            anchor=(0, 1),
+            fraction=0.15 * scale / width,
+            pad=0.12 * scale / width,
+            shrink=min(1.0, 1.3 * scale / height),
+            aspect=8.7,
+            **kwargs,
         )
-        # No title, for which the layout leaves no room.
-        place: Any = {
-            "xycoords": "axes fraction",
-            "textcoords": "offset points",
-            "va": "bottom",
-        }
-        bar.ax.annotate(title, (0, 1), (0, 8), fontsize=NAME_SIZE, **place)
-        bar.ax.tick_params(labelsize=NAME_SIZE - 1)
+        # An annotation, because the layout leaves no room for a title.
+        bar.ax.annotate(
+            title,
+            (0, 1),
+            (0, 8),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            va="bottom",
+            fontsize=NAME_SIZE * scale,
+        )
+        bar.ax.tick_params(labelsize=(NAME_SIZE - 1) * scale)
         bar.outline.set_visible(False)  # type: ignore[operator]
         return bar.ax
 
@@ -211,26 +227,40 @@ class Canvas:
         """
         if self.ax is not None or self.figsize is not None:
             return
-        times = np.array(self._grid)
+        grid = np.array(self._grid)
         for _ in range(2):
             missing = np.array(size) - inches_of(self.figure, ax)
-            self.figure.set_size_inches(self.figure.get_size_inches() + missing * times)
+            self.figure.set_size_inches(self.figure.get_size_inches() + missing * grid)
         # The layout leaves no room for titles and labels that are longer than the axes. A label on
         # the left may extend only above, where half of the height comes to.
-        axes: Any = self.figure.axes
-        boxes = [
-            (each.get_tightbbox(), each.get_tightbbox(for_layout_only=True))
-            for each in axes
-        ]
-        beyond = [
-            full.size - laid_out.size
-            for full, laid_out in boxes
-            if laid_out is not None
-        ]
-        self.figure.set_size_inches(
-            self.figure.get_size_inches()
-            + np.max(beyond, axis=0) * (1, 2) / self.figure.dpi * times
-        )
+        beyond = np.zeros(2)
+        panel: Any
+        for panel in self.figure.axes:
+            box = panel.get_tightbbox()
+            laid_out = panel.get_tightbbox(for_layout_only=True)
+            if laid_out is not None:
+                beyond = np.maximum(beyond, box.size - laid_out.size)
+        growth = beyond * (1, 2) / self.figure.dpi * grid
+        self.figure.set_size_inches(self.figure.get_size_inches() + growth)
+
+    def fit_text(self) -> None:
+        """Shrink all letters of a figure of given size until they are inside of it."""
+        if self.figsize is None:
+            return
+        size = np.array(self.figure.get_size_inches())
+        texts: list[Any] = self.figure.findobj(Text)
+        for _ in range(6):
+            inches_of(self.figure, self.figure.axes[0])
+            # Without a renderer that draws, as the figure was laid out.
+            box: Any = self.figure.get_tightbbox()
+            over = max(*(box.size / size), *(box.max / size), *(1 - box.min / size))
+            if over <= 1.0:
+                break
+            for text in texts:
+                points = text.get_fontsize() * max(0.75, 0.98 / over)
+                text.set_fontsize(max(points, SMALLEST_SIZE))
+        for ax in self.figure.axes:
+            _separate_rows(ax)
 
     def finish(self, axes: Drawn) -> Figure | Drawn | None:
         """Save, show and return what was drawn, by scanpy's rules.
@@ -249,9 +279,12 @@ class Canvas:
         show = self.show
         if show is None:
             show = bool(sc.settings.autoshow) and self.save is None and is_own
+        self.fit_text()
         if self.save is not None:
+            # A figure of given size has that size in the file.
+            bbox = "tight" if self.figsize is None else None
             with plt.rc_context(_TEXT_AS_TEXT):
-                self.figure.savefig(self.save, dpi=self.dpi, bbox_inches="tight")
+                self.figure.savefig(self.save, dpi=self.dpi, bbox_inches=bbox)
         if show:
             plt.show()
         if only_saved:
@@ -261,254 +294,11 @@ class Canvas:
         return None if show or only_saved else axes
 
 
-# --------------------------------------------------------------------------- room for names
-
-
-def inches_of(figure: Figure, ax: Axes) -> np.ndarray:
-    """Measure the width and height of axes in inches, once all names have their room."""
-    with warnings.catch_warnings():
-        # In a figure that is too small for its names, they are cut off.
-        warnings.filterwarnings("ignore", message="constrained_layout not applied")
-        figure.draw_without_rendering()
-    return np.array(ax.get_window_extent().size) / figure.dpi
-
-
-def name_cells(ax: Axes, rows: list[str], columns: list[str]) -> None:
-    """Name the rows and columns of a table of unit cells, the first row on top."""
-    ax.set(xlim=(0, len(columns)), ylim=(len(rows), 0))
-    ax.set_yticks(np.arange(len(rows)) + 0.5, rows)
-    ax.set_xticks(np.arange(len(columns)) + 0.5, columns, rotation=90)
-    ax.tick_params(labelsize=NAME_SIZE, length=2)
-    ax.grid(False)
-
-
-def name_rows(ax: Axes, names: list[str]) -> None:
-    """Name the rows of bars, boxes or violins, the first one on top."""
-    ax.set_yticks(range(len(names)), names, fontsize=NAME_SIZE, linespacing=1.0)
-    ax.set_ylim(len(names) - 0.5, -0.5)
-    ax.tick_params(axis="y", length=0)
-    plain(ax)
-
-
-def fit_names(ax: Axes, size: float = NAME_SIZE) -> None:
-    """Name the rows and columns of a table of unit cells in letters that fit into the cells."""
-    figure: Any = ax.get_figure(root=True)
-    ax.tick_params(labelsize=_SMALLEST, length=2)
-    names: dict[Literal["x", "y"], list[str]] = {
-        "x": [label.get_text() for label in ax.get_xticklabels()],
-        "y": [label.get_text() for label in ax.get_yticklabels()],
-    }
-    # Larger letters leave less room for the cells, so that the second pass may shrink them.
-    for _ in range(2):
-        for (axis, texts), room in zip(
-            names.items(), inches_of(figure, ax), strict=True
-        ):
-            n_lines = round(row_height(texts, LINE) / LINE)
-            points = 0.9 * 72 * room / max(len(texts), 1) / n_lines
-            ax.tick_params(axis=axis, labelsize=float(np.clip(points, _SMALLEST, size)))
-    for label in [*ax.get_xticklabels(), *ax.get_yticklabels()]:
-        label.set_linespacing(1.0)
-
-
-def row_height(names: Sequence[str], least: float) -> float:
-    """Inches of a row, so that the lines of each name fit in."""
-    return max(least, LINE * max((name.count("\n") + 1 for name in names), default=1))
-
-
-def cell_size(rows: Sequence[str], columns: Sequence[str], least: float) -> float:
-    """Inches of a cell of a table: lines of names fit in, unless the table would leave a page."""
-    return min(row_height([*rows, *columns], least), 8 / max(len(rows), len(columns)))
-
-
-# Where a line may end, best first: before a space, after an underscore, after a hyphen and so on.
-_BREAKS = (r"(?= )", r"(?<=_)", r"(?<=[-/,:;+])")
-
-
-def wrap(names: Sequence[str], max_length: int = 50) -> list[str]:
-    """Wrap long names at a word into two lines of similar length, so that all stay different.
-
-    Nothing is left out of a name that fits into two lines. Longer ones are shortened in the middle,
-    and numbered if that makes them equal.
-
-    Parameters
-    ----------
-    names
-        Names; short ones stay as they are.
-    max_length
-        Longest line, in characters, at least 10.
-
-    Returns
-    -------
-    One name for each of ``names``, of one or two lines. Different names stay different.
-    """
-    wrapped: dict[str, str] = {}
-    taken: set[str] = set()
-    # Short names first, because they stay as they are.
-    for name in sorted(dict.fromkeys(names), key=len):
-        candidates = (name, _cut(name, round(1.7 * max_length)), _cut(name, max_length))
-        text = next(lines for c in candidates if (lines := _two_lines(c, max_length)))
-        number = 1
-        while text in taken:
-            number += 1
-            text = f"{_cut(name, max_length - len(f' ({number})'))} ({number})"
-        taken.add(text)
-        wrapped[name] = text
-    return [wrapped[name] for name in names]
-
-
-def _two_lines(name: str, max_length: int) -> str | None:
-    """Break a name where its longer line is shortest; ``None`` if a line would be too long."""
-    if len(name) <= max_length:
-        return name
-    for pattern in _BREAKS:
-        starts = [match.start() for match in re.finditer(pattern, name)]
-        pairs = [(name[:i].rstrip(), name[i:].lstrip()) for i in starts]
-        fitting = [
-            pair for pair in pairs if all(pair) and max(map(len, pair)) <= max_length
-        ]
-        if fitting:
-            # A single letter, as of "G protein", does not end a line.
-            best = min(
-                fitting,
-                key=lambda p: (bool(re.search(r"\b\w$", p[0])), max(map(len, p))),
-            )
-            return "\n".join(best)
-    return None
-
-
-def _cut(name: str, length: int) -> str:
-    """Leave out the middle of a long name, at words if these are short."""
-    if len(name) <= length:
-        return name
-    n_head = round(0.6 * (length - 3))
-    n_tail = length - 3 - n_head
-    head, tail = name[:n_head], name[-n_tail:] if n_tail else ""
-    # A word that was cut is removed, unless too little would be left.
-    whole = re.sub(r"[\W_][^\W_]*$", "", head), re.sub(r"^[^\W_]*[\W_]", "", tail)
-    head = whole[0] if len(whole[0]) > n_head / 2 else head
-    tail = whole[1] if len(whole[1]) > n_tail / 2 else tail
-    return f"{head.rstrip(' _-,(/')} … {tail.lstrip(' _-,)/')}"
-
-
-# --------------------------------------------------------------------------- axes and colours
-
-
-def plain(ax: Axes) -> None:
-    """Draw neither grid nor frame, but the axes left and below."""
-    ax.grid(False)
-    ax.spines[["top", "right"]].set_visible(False)
-
-
-# --------------------------------------------------------------------------- parameters and docs
-
-
-_POSITIVE = Number(above=0)
-COLOR_MAP = Constraint(
-    "a colour map of matplotlib, such as 'viridis'",
-    lambda value: isinstance(value, str | Colormap),
-    lambda value: isinstance(value, Colormap) or value in matplotlib.colormaps,
-    invalid=("virids",),
-)
-# What a parameter may be, in each plot that has it.
-_PARAMETERS: dict[str, Constraint] = {
-    "adata": CellData(mudata=True),
-    **dict.fromkeys(("groupby", "labels_key", "prediction_key", "key"), String()),
-    **dict.fromkeys(("groups", "gene_sets"), Names(optional=True)),
-    **dict.fromkeys(("n_gene_sets", "n_genes", "n_columns"), Integer(optional=True)),
-    **dict.fromkeys(("cluster_groups", "normalize", "return_fig"), Flag()),
-    **dict.fromkeys(("annotate", "show"), Flag(optional=True)),
-    **dict.fromkeys(("vmin", "vmax", "cutoff"), Number(optional=True)),
-    "cmap": COLOR_MAP,
-    "max_name_length": Integer(least=10),
-    "ax": InstanceOf(
-        "axes of matplotlib, as plt.subplots() makes them", Axes, optional=True
-    ),
-    "figsize": Constraint(
-        "the width and height in inches, such as (6, 4)",
-        lambda value: not isinstance(value, str) and np.shape(value) == (2,),
-        lambda value: all(
-            _POSITIVE.has_type(v) and _POSITIVE.is_valid(v) for v in value
-        ),
-        invalid=((0, 4),),
-        optional=True,
-    ),
-    "save": FilePath(optional=True),
-    "dpi": Integer(),
-}
-
-
-def _section(name: str) -> str:
-    """Text of a section in the docstring of the canvas."""
-    found = re.search(
-        rf"^{name}\n-+\n(.*?)(?:\n\n|\Z)",
-        inspect.getdoc(Canvas) or "",
-        re.MULTILINE | re.DOTALL,
-    )
-    return found[1] if found else ""
-
-
-_DOCS = {
-    "figure": _section("Parameters"),
-    "new_figure": _section("Parameters").partition("figure.\n")[2],
-    "raises": _section("Raises"),
-    "adata": "adata\n    Query that ``model.annotate`` has annotated. It is not changed.",
-    "attributed": "adata\n    Data on which :func:`tosica.tl.attribute` was run. It is not changed.",
-    "key": "key\n    ``key_added`` of :func:`tosica.tl.attribute`.",
-    "max_name_length": """\
-max_name_length
-    Longer names are wrapped at a word. What is too long for two such lines is shortened in the
-    middle; different names stay different.""",
-    "returns": "The figure if ``return_fig``, the axes if ``show=False`` or ``ax`` is given, else ``None``.",
-    "returns_panels": "The figure if ``return_fig``; with ``show=False`` a list of axes, or ``ax``; else ``None``.",
-}
-
-
-def plot_function(
-    **constraints: Constraint,
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Give a plot the parameters of its figure, check its arguments, and fill in shared texts.
-
-    A plot passes ``**figure`` to :class:`Canvas`. In its signature, that stands for the parameters
-    of the canvas.
-
-    Parameters
-    ----------
-    **constraints
-        What parameters may be that other plots do not have, or have otherwise.
-    """
-
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        # Python 3.13 removes the indentation itself; with -OO there is no docstring.
-        doc = inspect.cleandoc(function.__doc__ or "")
-        # Each {part} on a line of its own.
-        function.__doc__ = re.sub(
-            r"^\{(\w+)\}$", lambda part: _DOCS[part[1]], doc, flags=re.MULTILINE
-        )
-        signature, of_canvas = (
-            inspect.signature(function),
-            inspect.signature(Canvas).parameters,
-        )
-        # Those of the canvas take the place of **figure, or stand before other **kwargs.
-        *own, last = signature.parameters.values()
-        added = [
-            each for name, each in of_canvas.items() if name not in signature.parameters
-        ]
-        signature = signature.replace(
-            parameters=[*own, *added, *([] if last.name == "figure" else [last])]
-        )
-        function.__signature__ = signature  # type: ignore[attr-defined]
-        known = _PARAMETERS | constraints
-        checked = validate_params(
-            **{n: known[n] for n in signature.parameters if n in known}
-        )(function)
-        if any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values()):
-            return checked
-
-        @functools.wraps(checked)
-        def plot(*args: P.args, **kwargs: P.kwargs) -> R:
-            refuse_unknown(function, kwargs, *signature.parameters)
-            return checked(*args, **kwargs)
-
-        return plot
-
-    return decorate
+def _separate_rows(ax: Axes) -> None:
+    """Shrink the names of rows that would overlap."""
+    labels = [label for label in ax.get_yticklabels() if label.get_text()]
+    height = sum(label.get_window_extent().height for label in labels)
+    room = ax.get_window_extent().height
+    if ax.axison and height > room:
+        points = labels[0].get_fontsize() * room / height
+        ax.tick_params(axis="y", labelsize=max(points, SMALLEST_SIZE))

@@ -14,15 +14,9 @@ from matplotlib.textpath import text_to_path
 from tosica._checks import Fraction
 from tosica._obs import ATTRIBUTION, GRAY, UNKNOWN, group_colors
 from tosica.get import gene_sets_df, genes_df
-from tosica.pl._figure import (
-    LINE,
-    NAME_SIZE,
-    Canvas,
-    FigureOptions,
-    inches_of,
-    plot_function,
-    wrap,
-)
+from tosica.pl._figure import Canvas, FigureOptions
+from tosica.pl._names import LINE, NAME_SIZE, inches_of, wrap
+from tosica.pl._plot_function import plot_function
 from tosica.tl import confusion as confusion_table
 
 if TYPE_CHECKING:
@@ -95,72 +89,70 @@ def flow(
     'CD19+ B'
     """
     canvas = Canvas(**figure)
-    genes, gene_sets = (
-        genes_df(adata, groups, key=key),
-        gene_sets_df(adata, groups, key=key),
-    )
-    names = list(genes["group"].cat.categories)
-    n_gene_sets = n_gene_sets or min(3, max(1, 30 // len(names)))
-    n_genes = n_genes or min(4, max(1, 60 // (len(names) * n_gene_sets)))
+    genes = genes_df(adata, groups, key=key)
+    gene_sets = gene_sets_df(adata, groups, key=key)
+    group_names = list(genes["group"].cat.categories)
+    n_groups = len(group_names)
+    if n_gene_sets is None:
+        n_gene_sets = min(3, max(1, 30 // n_groups))
+    if n_genes is None:
+        n_genes = min(4, max(1, 60 // (n_groups * n_gene_sets)))
     colors = group_colors(adata, adata.uns[key]["groupby"])
-    paths = [
-        _paths(
-            of_group, gene_sets[gene_sets["group"] == name][:n_gene_sets], n_genes
-        ).assign(group=name)
-        for name, of_group in genes.groupby("group", observed=True)
-    ]
-    table = pd.concat(paths).assign(
-        color=lambda paths: [colors[name] for name in paths["group"]]
-    )
-    to_sets = table.rename(columns={"group": "source", "gene_set": "target"})
+    tables = []
+    for group, genes_of_group in genes.groupby("group", observed=True):
+        sets_of_group = gene_sets[gene_sets["group"] == group][:n_gene_sets]
+        table = _paths(genes_of_group, sets_of_group, n_genes)
+        tables.append(table.assign(group=group, color=colors[group]))
+    paths = pd.concat(tables)
     to_sets = (
-        to_sets.groupby(["source", "target", "color"], sort=False)[["value"]]
+        paths.rename(columns={"group": "source", "gene_set": "target"})
+        .groupby(["source", "target", "color"], sort=False)[["value"]]
         .sum()
         .reset_index()
     )
-    to_genes = table.rename(columns={"gene_set": "source", "gene": "target"})
-    sets = _by_sources(to_sets, names)
-    found = _by_sources(to_genes, sets)
-    columns = [
-        _Column(
-            "label",
-            names,
-            wrap(names, max_name_length),
-            [colors[name] for name in names],
-        ),
-        _Column("gene set", sets, wrap(sets, max_name_length), [GRAY] * len(sets)),
-        _Column("gene", found, wrap(found, max_name_length), [GRAY] * len(found)),
-    ]
+    to_genes = paths.rename(columns={"gene_set": "source", "gene": "target"})
+    set_names = _by_sources(to_sets, group_names)
+    gene_names = _by_sources(to_genes, set_names)
+    max_name_length = canvas.line_length(max_name_length)
+    columns = []
+    for title, nodes in (
+        ("label", group_names),
+        ("gene set", set_names),
+        ("gene", gene_names),
+    ):
+        palette = [colors[name] if title == "label" else GRAY for name in nodes]
+        columns.append(_Column(title, nodes, wrap(nodes, max_name_length), palette))
     return canvas.finish(_draw_alluvial(canvas, columns, [to_sets, to_genes]))
 
 
 def _paths(genes: pd.DataFrame, gene_sets: pd.DataFrame, n_genes: int) -> pd.DataFrame:
     """Gene sets of a group, their first genes, and the share of the group that takes this way."""
     if gene_sets.empty:
+        genes = genes[:n_genes]
         # At least a trace, so that a group that nothing speaks for is drawn.
-        added = genes["contribution"][:n_genes].clip(lower=1e-6)
-        sign = np.where(genes["expression"][:n_genes] < 0, "−", "")
-        names = sign + genes["gene"][:n_genes].to_numpy(dtype=object)
+        contribution = genes["contribution"].clip(lower=1e-6)
+        sign = np.where(genes["expression"] < 0, "−", "")
         return pd.DataFrame(
-            {"gene_set": _NO_SET, "gene": names, "value": added / added.sum()}
+            {
+                "gene_set": _NO_SET,
+                "gene": sign + genes["gene"].to_numpy(dtype=object),
+                "value": contribution / contribution.sum(),
+            }
         )
-    contribution = genes.set_index("gene")["contribution"]
-    parts = []
+    contribution_of = genes.set_index("gene")["contribution"]
     shares = gene_sets["contribution"] / gene_sets["contribution"].sum()
-    for name, leading, share in zip(
+    tables = []
+    for gene_set, leading_genes, share in zip(
         gene_sets["gene_set"], gene_sets["genes"], shares, strict=True
     ):
-        added = contribution[str(leading).split(", ")[:n_genes]]
-        parts.append(
+        contribution = contribution_of[str(leading_genes).split(", ")[:n_genes]]
+        value = share * contribution / contribution.sum()
+        tables.append(
             pd.DataFrame(
-                {
-                    "gene_set": name,
-                    "gene": added.index,
-                    "value": share * added / added.sum(),
-                }
+                {"gene_set": gene_set, "gene": contribution.index, "value": value}
             )
         )
-    return pd.concat(parts)
+    return pd.concat(tables)
 
 
 @plot_function(min_share=Fraction(one=False))
@@ -224,39 +216,35 @@ def label_flow(
     canvas = Canvas(**figure)
     counts = confusion_table(adata, labels_key, prediction_key=prediction_key)
     shares = counts.div(counts.sum(axis=1), axis=0)
-    colors, colors_predicted = (
-        group_colors(adata, labels_key),
-        group_colors(adata, prediction_key),
-    )
-    table = (shares if normalize else counts).where(
-        (shares >= min_share) & (counts > 0)
-    )
-    table = table.rename_axis("source").reset_index()
+    label_colors = group_colors(adata, labels_key)
+    prediction_colors = group_colors(adata, prediction_key)
+    values = shares if normalize else counts
+    is_drawn = (shares >= min_share) & (counts > 0)
+    table = values.where(is_drawn).rename_axis("source").reset_index()
     ribbons = table.melt("source", var_name="target", value_name="value").dropna()
-    ribbons["color"] = [colors[name] for name in ribbons["source"]]
-    known = list(counts.index)
-    predicted = sorted(_by_sources(ribbons, known), key=lambda name: name == UNKNOWN)
-    columns = [
-        _Column(
-            labels_key, known, wrap(known, max_name_length), [colors[n] for n in known]
-        ),
-        _Column(
-            prediction_key,
-            predicted,
-            wrap(predicted, max_name_length),
-            [colors_predicted[n] for n in predicted],
-        ),
-    ]
+    ribbons["color"] = [label_colors[name] for name in ribbons["source"]]
+    labels = list(counts.index)
+    predictions = _by_sources(ribbons, labels)
+    predictions.sort(key=lambda name: name == UNKNOWN)
+    max_name_length = canvas.line_length(max_name_length)
+    columns = []
+    for title, nodes, colors in (
+        (labels_key, labels, label_colors),
+        (prediction_key, predictions, prediction_colors),
+    ):
+        palette = [colors[name] for name in nodes]
+        columns.append(_Column(title, nodes, wrap(nodes, max_name_length), palette))
     return canvas.finish(_draw_alluvial(canvas, columns, [ribbons]))
 
 
-# --------------------------------------------------------------------------- ribbons
+# --------------------------------------------------------------------------- columns of nodes
 
-# In inches: gaps between nodes, widths of nodes and of ribbons, around text and around the figure.
-_GAP, _NODE, _RIBBON, _TEXT, _MARGIN = 0.045, 0.16, 1.7, 0.07, 0.12
-
-_CURVE = [Path.CURVE4] * 3
-_RIBBON_CODES = [Path.MOVETO, *_CURVE, Path.LINETO, *_CURVE, Path.CLOSEPOLY]
+# In inches: between nodes, widths of nodes and of ribbons, around text and around the figure.
+_GAP = 0.045
+_NODE = 0.16
+_RIBBON = 1.7
+_TEXT = 0.07
+_MARGIN = 0.12
 
 
 class _Column(NamedTuple):
@@ -273,19 +261,17 @@ class _Column(NamedTuple):
 
     def name_width(self) -> float:
         """Inches that the names need, and the title, whose letters are larger and bold."""
-        font = FontProperties(size=NAME_SIZE)
         texts = [line for name in self.names for line in name.splitlines()]
         # Measured without a figure, because the size of the figure depends on it. Letters are up
         # to an eighth wider on a screen, where their widths are rounded to whole pixels.
-        measure = text_to_path.get_text_width_height_descent
-        return (
-            1.12
-            / 72
-            * max(
-                measure(text, font, ismath=False)[0]
-                for text in [*texts, f"{self.title}MM"]
-            )
-        )
+        return 1.12 / 72 * max(map(_text_width, [*texts, f"{self.title}MM"]))
+
+
+def _text_width(text: str) -> float:
+    """Width of a line in points."""
+    font = FontProperties(size=NAME_SIZE)
+    width, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
+    return width
 
 
 def _by_sources(ribbons: pd.DataFrame, sources: list[str]) -> list[str]:
@@ -296,6 +282,9 @@ def _by_sources(ribbons: pd.DataFrame, sources: list[str]) -> list[str]:
     return [str(name) for name in mean.sort_values(kind="stable").index]
 
 
+# --------------------------------------------------------------------------- layout
+
+
 def _draw_alluvial(
     canvas: Canvas, columns: Sequence[_Column], flows: Sequence[pd.DataFrame]
 ) -> Axes:
@@ -304,23 +293,17 @@ def _draw_alluvial(
     The unit of the axes is the inch. The height of a node is proportional to the flow through it,
     but at least that of its name. Names are left of the first column, and right of the others.
     """
-    beside = [column.name_width() + 2 * _TEXT for column in columns]
-    # Where nodes begin, and where the ribbons that leave them begin: right of inner names.
-    lefts = [_MARGIN + beside[0]]
-    for i in range(1, len(columns)):
-        names_between = beside[i - 1] if i > 1 else 0.0
-        lefts.append(lefts[-1] + _NODE + names_between + _RIBBON)
-    starts = [
-        left + _NODE + (room if i else 0.0)
-        for i, (left, room) in enumerate(zip(lefts, beside, strict=True))
-    ]
+    name_widths = [column.name_width() + 2 * _TEXT for column in columns]
+    # Left edges of the nodes, and of the ribbons that leave them: right of inner names.
+    lefts = [_MARGIN + name_widths[0]]
+    ribbon_lefts = [lefts[0] + _NODE]
+    for name_width in name_widths[1:]:
+        lefts.append(ribbon_lefts[-1] + _RIBBON)
+        ribbon_lefts.append(lefts[-1] + _NODE + name_width)
     top = _MARGIN + 2 * LINE
-    width = starts[-1] + _MARGIN
-    height = (
-        top
-        + max(1.5, 1.15 * max((c.least_heights() + _GAP).sum() for c in columns))
-        + _MARGIN
-    )
+    width = ribbon_lefts[-1] + _MARGIN
+    least_height = max((column.least_heights() + _GAP).sum() for column in columns)
+    height = top + max(1.5, 1.15 * least_height) + _MARGIN
     ax = canvas.ax
     if ax is None:
         figure = canvas.new_figure((width, height))
@@ -329,22 +312,56 @@ def _draw_alluvial(
     ax.set(xlim=(0, width), ylim=(height, 0))
     ax.axis("off")
     # In axes that are smaller than needed, text shrinks with the rest.
-    font_size = NAME_SIZE * min(1.0, *(inches_of(canvas.figure, ax) / (width, height)))
+    scale = min(1.0, *(inches_of(canvas.figure, ax) / (width, height)))
     spans = []
     for i, column in enumerate(columns):
-        through = (
-            flows[max(i - 1, 0)].groupby("target" if i else "source")["value"].sum()
-        )
+        # The flow that leaves the first column, or enters another one.
+        table, side = (flows[0], "source") if i == 0 else (flows[i - 1], "target")
+        through = table.groupby(side)["value"].sum()
         spans.append(_spans(column, through, top, height - _MARGIN))
     for i, ribbons in enumerate(flows):
-        _draw_ribbons(ax, ribbons, spans[i], spans[i + 1], starts[i], lefts[i + 1])
+        _draw_ribbons(
+            ax, ribbons, spans[i], spans[i + 1], ribbon_lefts[i], lefts[i + 1]
+        )
     for i, column in enumerate(columns):
-        # Names of an inner column get a background, so that they are not on ribbons.
-        background = starts[i] - lefts[i] - _NODE if 0 < i < len(columns) - 1 else 0.0
+        is_inner = 0 < i < len(columns) - 1
         _draw_nodes(
-            ax, column, spans[i], lefts[i], font_size, background, is_first=i == 0
+            ax,
+            column,
+            spans[i],
+            lefts[i],
+            NAME_SIZE * scale,
+            # Names of an inner column get a background, so that they are not on ribbons.
+            background=name_widths[i] if is_inner else 0.0,
+            is_first=i == 0,
         )
     return ax
+
+
+def _spans(
+    column: _Column, through: pd.Series, top: float, bottom: float
+) -> pd.DataFrame:
+    """Top and height of each node: small nodes are as high as their name, others share the remainder."""
+    room = bottom - top - _GAP * (len(column.nodes) - 1)
+    values = through.reindex(column.nodes).fillna(0).to_numpy()
+    heights = column.least_heights()
+    is_free = np.ones(len(values), dtype=bool)
+    while is_free.any():
+        free_room = room - heights[~is_free].sum()
+        shares = free_room * values / max(values[is_free].sum(), 1e-12)
+        is_low = is_free & (shares < heights)
+        if not is_low.any():
+            heights[is_free] = shares[is_free]
+            break
+        is_free &= ~is_low
+    tops = top + np.concatenate([[0], np.cumsum(heights + _GAP)[:-1]])
+    return pd.DataFrame({"top": tops, "height": heights}, index=column.nodes)
+
+
+# --------------------------------------------------------------------------- drawing
+
+_CURVE = [Path.CURVE4] * 3
+_RIBBON_CODES = [Path.MOVETO, *_CURVE, Path.LINETO, *_CURVE, Path.CLOSEPOLY]
 
 
 def _draw_nodes(
@@ -353,37 +370,36 @@ def _draw_nodes(
     spans: pd.DataFrame,
     left: float,
     font_size: float,
-    background: float,
     *,
+    background: float,
     is_first: bool,
 ) -> None:
     """Draw the nodes of a column, its names on a background of some width, and its title."""
+    right = left + _NODE
     text: Any = {
         "ha": "right" if is_first else "left",
         "va": "center",
         "linespacing": 1.0,
     }
-    x = left - _TEXT if is_first else left + _NODE + _TEXT
-    for node, name, color in zip(
-        column.nodes, column.names, column.colors, strict=True
+    text_x = left - _TEXT if is_first else right + _TEXT
+    for (top, height), name, color in zip(
+        spans.to_numpy(float), column.names, column.colors, strict=True
     ):
-        top, size = spans.loc[[node]].to_numpy(float)[0]
-        ax.add_patch(Rectangle((left, top), _NODE, size, color=color, linewidth=0))
+        ax.add_patch(Rectangle((left, top), _NODE, height, color=color, linewidth=0))
         if background:
             ax.add_patch(
                 Rectangle(
-                    (left + _NODE, top),
+                    (right, top),
                     background,
-                    size,
+                    height,
                     color=color,
                     alpha=0.12,
                     linewidth=0,
                 )
             )
-        ax.text(x, top + size / 2, name, fontsize=font_size, **text)
-    x = left + _NODE if is_first else left
+        ax.text(text_x, top + height / 2, name, fontsize=font_size, **text)
     ax.text(
-        x,
+        right if is_first else left,
         _MARGIN + LINE / 2,
         column.title,
         fontsize=font_size + 1,
@@ -392,50 +408,50 @@ def _draw_nodes(
     )
 
 
-def _spans(
-    column: _Column, through: pd.Series, top: float, bottom: float
-) -> pd.DataFrame:
-    """Top and bottom of each node: small nodes are as high as a line, others share the rest."""
-    room = bottom - top - _GAP * (len(column.nodes) - 1)
-    values = through.reindex(column.nodes).fillna(0).to_numpy()
-    heights = column.least_heights()
-    free = np.ones(len(values), dtype=bool)
-    while free.any():
-        share = (room - heights[~free].sum()) * values / max(values[free].sum(), 1e-12)
-        low = free & (share < heights)
-        if not low.any():
-            heights[free] = share[free]
-            break
-        free &= ~low
-    tops = top + np.concatenate([[0], np.cumsum(heights + _GAP)[:-1]])
-    return pd.DataFrame({"top": tops, "height": heights}, index=column.nodes)
-
-
 def _draw_ribbons(
     ax: Axes,
     ribbons: pd.DataFrame,
     source_spans: pd.DataFrame,
     target_spans: pd.DataFrame,
-    start: float,
-    end: float,
+    left: float,
+    right: float,
 ) -> None:
     """Draw the ribbons between two columns, from one horizontal position to another."""
     # On both sides, ribbons are in the order of their targets, then of their sources.
-    sources, targets = (
-        spans.index.get_indexer(pd.Index(ribbons[side]))
-        for side, spans in (("source", source_spans), ("target", target_spans))
-    )
+    sources = source_spans.index.get_indexer(pd.Index(ribbons["source"]))
+    targets = target_spans.index.get_indexer(pd.Index(ribbons["target"]))
     ribbons = ribbons.iloc[np.lexsort((sources, targets))]
-    edges = []
-    for side, spans in (("source", source_spans), ("target", target_spans)):
-        values = ribbons.groupby(side)["value"]
-        span = spans.loc[ribbons[side]].to_numpy().T
-        until = (values.cumsum() / values.transform("sum")).to_numpy()
-        size = (ribbons["value"] / values.transform("sum")).to_numpy()
-        edges += [span[0] + span[1] * (until - size), span[0] + span[1] * until]
-    middle = (start + end) / 2
-    for a, b, c, d, color in zip(*edges, ribbons["color"], strict=True):
-        upper = [(start, a), (middle, a), (middle, c), (end, c)]
-        lower = [(end, d), (middle, d), (middle, b), (start, b)]
-        path = Path([*upper, *lower, (start, a)], _RIBBON_CODES)
+    edges = zip(
+        *_ribbon_ends(ribbons, "source", source_spans),
+        *_ribbon_ends(ribbons, "target", target_spans),
+        ribbons["color"],
+        strict=True,
+    )
+    middle = (left + right) / 2
+    for left_top, left_bottom, right_top, right_bottom, color in edges:
+        upper = [
+            (left, left_top),
+            (middle, left_top),
+            (middle, right_top),
+            (right, right_top),
+        ]
+        lower = [
+            (right, right_bottom),
+            (middle, right_bottom),
+            (middle, left_bottom),
+            (left, left_bottom),
+        ]
+        path = Path([*upper, *lower, (left, left_top)], _RIBBON_CODES)
         ax.add_patch(PathPatch(path, facecolor=color, alpha=0.45, linewidth=0))
+
+
+def _ribbon_ends(
+    ribbons: pd.DataFrame, side: str, spans: pd.DataFrame
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Top and bottom of each ribbon at its source or its target, one below the other."""
+    values = ribbons.groupby(side)["value"]
+    total = values.transform("sum")
+    bottom = (values.cumsum() / total).to_numpy()
+    top = bottom - (ribbons["value"] / total).to_numpy()
+    node_top, node_height = spans.loc[ribbons[side]].to_numpy().T
+    return node_top + node_height * top, node_top + node_height * bottom

@@ -1,0 +1,189 @@
+"""The decorator of plots: parameters that they share, the checks of these, and their docs."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap
+
+from tosica._checks import (
+    CellData,
+    Constraint,
+    FilePath,
+    Flag,
+    InstanceOf,
+    Integer,
+    Names,
+    Number,
+    String,
+    refuse_unknown,
+    validate_params,
+)
+from tosica.pl._colormaps import register_colormaps
+from tosica.pl._figure import Canvas
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+register_colormaps()
+
+# --------------------------------------------------------------------------- parameters
+
+COLOR_MAP = Constraint(
+    "a colour map of matplotlib, such as 'viridis'",
+    lambda value: isinstance(value, str | Colormap),
+    lambda value: isinstance(value, Colormap) or value in matplotlib.colormaps,
+    invalid=("virids",),
+)
+_POSITIVE = Number(above=0)
+
+
+def _is_size(value: Any) -> bool:
+    return all(
+        _POSITIVE.has_type(length) and _POSITIVE.is_valid(length) for length in value
+    )
+
+
+_FIGSIZE = Constraint(
+    "the width and height in inches, such as (6, 4)",
+    lambda value: not isinstance(value, str) and np.shape(value) == (2,),
+    _is_size,
+    invalid=((0, 4),),
+    optional=True,
+)
+# Constraint of each parameter, in all plots that have it.
+_PARAMETERS: dict[str, Constraint] = {
+    "adata": CellData(mudata=True),
+    "groupby": String(),
+    "labels_key": String(),
+    "prediction_key": String(),
+    "key": String(),
+    "groups": Names(optional=True),
+    "gene_sets": Names(optional=True),
+    "n_gene_sets": Integer(optional=True),
+    "n_genes": Integer(optional=True),
+    "n_columns": Integer(optional=True),
+    "cluster_groups": Flag(),
+    "normalize": Flag(),
+    "annotate": Flag(optional=True),
+    "vmin": Number(optional=True),
+    "vmax": Number(optional=True),
+    "cutoff": Number(optional=True),
+    "cmap": COLOR_MAP,
+    "max_name_length": Integer(least=10),
+    "ax": InstanceOf(
+        "axes of matplotlib, as plt.subplots() makes them", Axes, optional=True
+    ),
+    "figsize": _FIGSIZE,
+    "show": Flag(optional=True),
+    "save": FilePath(optional=True),
+    "dpi": Integer(),
+    "return_fig": Flag(),
+}
+
+# --------------------------------------------------------------------------- docs
+
+
+def _section(name: str) -> str:
+    """Text of a section in the docstring of the canvas."""
+    section = re.search(
+        rf"^{name}\n-+\n(.*?)(?:\n\n|\Z)",
+        inspect.getdoc(Canvas) or "",
+        re.MULTILINE | re.DOTALL,
+    )
+    return section[1] if section else ""
+
+
+_DOCS = {
+    "figure": _section("Parameters"),
+    "new_figure": _section("Parameters").partition("new figure.\n")[2],
+    "raises": _section("Raises"),
+    "adata": "adata\n    Query that ``model.annotate`` has annotated. It is not changed.",
+    "attributed": "adata\n    Data on which :func:`tosica.tl.attribute` was run. It is not changed.",
+    "key": "key\n    ``key_added`` of :func:`tosica.tl.attribute`.",
+    "max_name_length": """\
+max_name_length
+    Longer names are wrapped at a word. What is too long for two such lines is shortened in the
+    middle; different names stay different.""",
+    "returns": "The figure if ``return_fig``, the axes if ``show=False`` or ``ax`` is given, else ``None``.",
+    "returns_panels": "The figure if ``return_fig``; with ``show=False`` a list of axes, or ``ax``; else ``None``.",
+}
+
+
+def _fill_in_docs(doc: str) -> str:
+    """Put shared texts in the place of ``{name}`` on a line of its own."""
+    # Python 3.13 removes the indentation itself.
+    return re.sub(
+        r"^\{(\w+)\}$",
+        lambda match: _DOCS[match[1]],
+        inspect.cleandoc(doc),
+        flags=re.MULTILINE,
+    )
+
+
+# --------------------------------------------------------------------------- decorator
+
+
+def _with_figure_parameters(function: Callable[..., Any]) -> inspect.Signature:
+    """Let the parameters of the canvas replace ``**figure``, or stand before other ``**kwargs``."""
+    signature = inspect.signature(function)
+    *parameters, variadic = signature.parameters.values()
+    for name, parameter in inspect.signature(Canvas).parameters.items():
+        if name not in signature.parameters:
+            parameters.append(parameter)
+    if variadic.name != "figure":
+        parameters.append(variadic)
+    return signature.replace(parameters=parameters)
+
+
+def plot_function(
+    **constraints: Constraint,
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Give a plot the parameters of its figure, check its arguments, and fill in shared texts.
+
+    A plot passes ``**figure`` to :class:`Canvas`. In its signature, that stands for the parameters
+    of the canvas.
+
+    Parameters
+    ----------
+    **constraints
+        Constraints of parameters that other plots do not have, or have otherwise.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        # With -OO there is no docstring.
+        function.__doc__ = _fill_in_docs(function.__doc__ or "")
+        signature = _with_figure_parameters(function)
+        function.__signature__ = signature  # type: ignore[attr-defined]
+        declared = _PARAMETERS | constraints
+        checked = validate_params(
+            **{
+                name: declared[name]
+                for name in signature.parameters
+                if name in declared
+            }
+        )(function)
+        has_kwargs = any(
+            parameter.kind is parameter.VAR_KEYWORD
+            for parameter in signature.parameters.values()
+        )
+        if has_kwargs:
+            return checked
+
+        @functools.wraps(checked)
+        def plot(*args: P.args, **kwargs: P.kwargs) -> R:
+            refuse_unknown(function, kwargs, *signature.parameters)
+            return checked(*args, **kwargs)
+
+        return plot
+
+    return decorate
