@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pooch
 
 from tosica._settings import settings
-from tosica._text import first_line
+from tosica._text import first_line, parameter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -139,7 +139,7 @@ def check_output(path: Path, *, overwrite: bool) -> None:
         )
     if path.exists() and not overwrite:
         raise FileExistsError(
-            f"{str(path)!r} exists: pass overwrite=True to replace it, or give another "
+            f"{str(path)!r} exists: pass {parameter('overwrite', True)} to replace it, or give another "
             "output."
         )
 

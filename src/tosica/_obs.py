@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tosica._checks import ANY_CELLS, TEXT, Names, as_names, is_file_key
-from tosica._text import did_you_mean, list_names, only_known
+from tosica._text import call, did_you_mean, list_names, only_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -145,7 +145,8 @@ def _column(adata: AnnData | MuData, name: str) -> pd.Series:
     key, _, written = name.removesuffix("_cluster").rpartition("_")
     advice = only_known(name, adata.obs.columns)
     if written in ("prediction", "probability"):
-        advice = f": run model.annotate(adata, key_added={key!r}), or name another one."
+        command = call("model.annotate", f"adata, key_added={key!r}")
+        advice = f": run {command}, or name another one."
     elif written == "novelty":
         advice = f": run tosica.tl.novelty(adata, model, key={key!r}) first."
     raise KeyError(f"adata.obs has no column {name!r}{advice}")
@@ -352,7 +353,7 @@ def _call_for(key: str) -> str:
     """Name the call that writes under a key."""
     annotated = key.removesuffix("_attribution")
     if annotated == key:
-        return f"model.annotate(adata, key_added={key!r})"
+        return call("model.annotate", f"adata, key_added={key!r}")
     moved = "" if annotated == "tosica" else f", key={annotated!r}"
     return f"tosica.tl.attribute(adata, model, cells=True{moved})"
 
@@ -375,6 +376,8 @@ def _other_keys(adata: AnnData) -> str:
 # The palette of Okabe and Ito, whose colors can be told apart with any kind of colour vision.
 BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
 GRAY = "#8c8c8c"
+# The gray that scanpy gives to missing values.
+LIGHT_GRAY = "#d3d3d3"
 
 
 def default_palette(n_colors: int) -> list[str]:

@@ -150,6 +150,7 @@ def parameter(name: str, value: Any = None) -> str:
     return option if value is None or value is True else f"{option} {value!r}"
 
 
-def call(function: str, arguments: str) -> str:
-    """Name a call for a sentence: ``model.annotate(adata)``, or ``tosica annotate``."""
-    return _options.get(function, f"{function}({arguments})")
+def call(function: str, arguments: str | None = None) -> str:
+    """Name a function or a call for a sentence: ``model.annotate(adata)``, or ``tosica annotate``."""
+    python = function if arguments is None else f"{function}({arguments})"
+    return _options.get(function, python)

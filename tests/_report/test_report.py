@@ -270,6 +270,14 @@ def test_another_matrix(query, toy_model, read, tmp_path, values):
             tosica.report(query, tmp_path / "no.html", layer="scaled")
 
 
+def test_a_page_of_one_cell(query, read):
+    one = query[:1].copy()
+    one.obs["tosica_probability"] = np.float32(0.64)
+    text = read(one).text
+    assert "its only cell has a probability of 0.64" in text
+    assert "half of the cells" not in text
+
+
 def test_another_key(query, toy_model, read):
     toy_model.annotate(query, key_added="lung", enable_progress_bar=False)
     with pytest.raises(

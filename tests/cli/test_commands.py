@@ -109,7 +109,9 @@ def test_annotated_copy_and_table(
         "--obs-out",
         table,
     ]
-    assert run(*arguments) == (0, "", "")
+    page = output.with_suffix(".html")
+    line = f"tosica: annotated 60 cells, and wrote {output}, {table} and {page}\n"
+    assert run(*arguments) == (0, "", line)
     annotated = ad.read_h5ad(output) if ending == ".h5ad" else ad.read_zarr(output)
     assert_same(annotated.obs, expected)
     assert annotated.shape == (60, 30)
@@ -120,7 +122,6 @@ def test_annotated_copy_and_table(
         found = pd.read_csv(table, sep="\t", index_col=0)
         assert table.read_text().startswith("obs_names\t")
     assert_same(found, expected)
-    page = output.with_suffix(".html")
     assert {path.name for path in tmp_path.iterdir()} == {
         query.name,
         output.name,
@@ -135,6 +136,21 @@ def test_annotated_copy_and_table(
     assert "--overwrite" in result.err
     assert table.read_bytes() == before
     assert run(*arguments, "--overwrite").code == 0
+
+
+@pytest.mark.parametrize("ending", [".h5ad", ".zarr"])
+def test_the_page_of_many_cells_is_about_a_sample(
+    ending, run, query, model_folder, tmp_path
+):
+    output = tmp_path / f"annotated{ending}"
+    arguments = ["annotate", query, "--model", model_folder, "-o", output, "--quiet"]
+    result = run(*arguments, "--cells-per-part", 40, "--json")
+    assert result.err == ""
+    page = output.with_suffix(".html")
+    summary = json.loads(result.out)
+    assert (summary["n_cells"], summary["report"]) == (60, str(page))
+    text = page.read_text(encoding="utf8")
+    assert "<b>This page is about a random sample</b> of 40 cells of the 60" in text
 
 
 @pytest.mark.parametrize("stored", [".h5ad", "csc"])

@@ -19,7 +19,7 @@ import yaml
 import tosica
 from tosica import cli
 from tosica._settings import logger, warn_user
-from tosica.cli._session import _as_options
+from tosica._text import call, parameter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,7 +109,11 @@ def test_versions_are_yaml_of_strings(run: Any) -> None:
 def test_wrong_usage_exits_with_2(words: str, run: Any) -> None:
     result = run(*words.split())
     assert (result.code, result.out) == (2, "")
-    assert "Error: " in result.err
+    if words == "nothing":
+        words = ""
+    assert result.err.startswith("tosica: error: ")
+    assert f"Try 'tosica {words.partition(' ')[0]}".rstrip() in result.err
+    assert result.err.count("\n") == 2
 
 
 @pytest.mark.parametrize(
@@ -202,21 +206,22 @@ def test_a_reader_that_went_is_no_error(evaluated: Any) -> None:
     assert evaluated(raising(BrokenPipeError(32, "Broken pipe"))) == (1, "", "")
 
 
-@pytest.mark.parametrize(
-    ("sentence", "line"),
-    [
-        ("pass overwrite=True to replace it.", "pass --overwrite to replace it."),
-        ("X is in adata.raw (use_raw=True).", "X is in adata.raw (--use-raw)."),
-        ("layer='counts' was given.", "--layer 'counts' was given."),
-        ("pass accelerator='cpu' or 'auto'.", "pass --device 'cpu' or 'auto'."),
-        (
-            "run model.annotate(adata, key_added='k') first.",
-            "run tosica annotate first.",
-        ),
-    ],
-)
-def test_arguments_of_python_are_options(sentence: str, line: str) -> None:
-    assert _as_options(sentence, cli.commands.commands["annotate"]) == line
+def test_parameters_of_python_are_options(
+    evaluated: Any, query: Path, run: Any
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ValueError(
+            f"Run {call('model.annotate', 'adata')} with {parameter('overwrite', True)}, "
+            f"{parameter('key', 'k')} or {parameter('labels_key')}."
+        )
+
+    # Evaluate has no option for overwrite=True.
+    line = "Run tosica annotate with overwrite=True, --key 'k' or --labels-key."
+    assert evaluated(refuse).err == f"tosica: error: {line}\n"
+    with pytest.raises(
+        ValueError, match=r"Run model\.annotate\(adata\) with .* key='k'"
+    ):
+        refuse()
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_limits_and_order_as_asked_for(adata):
         gene_sets=wanted,
         cluster_groups=False,
         vmax=5,
-        figsize=(2, 2),
+        figsize=(8, 6),
         show=False,
     )
     assert texts(ax.get_yticklabels()) == wanted

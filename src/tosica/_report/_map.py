@@ -1,4 +1,4 @@
-"""The map of the cells: where they are, their colours, and what Bokeh draws in the browser."""
+"""The map of the cells: positions, colours, and the plot that Bokeh draws in the browser."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pandas as pd
 import scanpy as sc
 from matplotlib.colors import LinearSegmentedColormap, to_hex
 
-from tosica._obs import default_palette
+from tosica._obs import LIGHT_GRAY, default_palette
 from tosica._progress import progress
 from tosica._settings import logger
 from tosica._text import format_thousands
@@ -41,8 +41,6 @@ NOVELTY_RANGE = (-2.0, 5.0)
 # From certain or familiar to doubtful or new: seen on white and on black, and darker or stronger
 # where one has to look, for any kind of colour vision.
 RAMP = ("#b9c4ce", "#e39a5b", "#a8002a")
-# Cells without a known label.
-MISSING = "#d3d3d3"
 
 
 # --------------------------------------------------------------------------- positions
@@ -103,20 +101,20 @@ def find_positions(
         "report: adata.obsm has no 'X_umap', so that one is computed for %s cells",
         format_thousands(len(rows)),
     )
-    drawn = ad.AnnData(obs=pd.DataFrame(index=[str(i) for i in range(len(rows))]))
-    drawn.obsm["attention"] = np.asarray(adata.obsm[f"X_{cells.key}"])[rows]
+    sample = ad.AnnData(obs=pd.DataFrame(index=[str(i) for i in range(len(rows))]))
+    sample.obsm["attention"] = np.asarray(adata.obsm[f"X_{cells.key}"])[rows]
     n_neighbors = min(15, len(rows) - 1)
     # The spectral start needs many more cells than components.
-    start = "spectral" if len(rows) > 60 else "random"
+    init_pos = "spectral" if len(rows) > 60 else "random"
     with progress(None, "report: UMAP"):
         sc.pp.neighbors(
-            drawn, n_neighbors=n_neighbors, use_rep="attention", random_state=seed
+            sample, n_neighbors=n_neighbors, use_rep="attention", random_state=seed
         )
-        sc.tl.umap(drawn, random_state=seed, init_pos=start)
-    return Positions(rows, drawn.obsm["X_umap"].astype(np.float64), computed=True)
+        sc.tl.umap(sample, random_state=seed, init_pos=init_pos)
+    return Positions(rows, sample.obsm["X_umap"].astype(np.float64), computed=True)
 
 
-# --------------------------------------------------------------------------- what Bokeh draws
+# --------------------------------------------------------------------------- plot
 
 
 def draw_map(
@@ -152,11 +150,12 @@ def draw_map(
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     # Bokeh counts what it makes in a process: from 1, so that the same data give the same page.
     numbers: dict[str, int] = {}
-    text = re.sub(
-        r'(id":")p(\d+)"',
-        lambda found: f'{found[1]}m{numbers.setdefault(found[2], len(numbers) + 1)}"',
-        text,
-    )
+
+    def renumber(match: re.Match[str]) -> str:
+        number = numbers.setdefault(match[2], len(numbers) + 1)
+        return f'{match[1]}m{number}"'
+
+    text = re.sub(r'(id":")p(\d+)"', renumber, text)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return "\n".join(resources.js_raw), text
@@ -165,34 +164,12 @@ def draw_map(
 def _plot(
     cells: Cells, positions: Positions, names: list[str], colors: list[str]
 ) -> Any:
-    from bokeh import models, plotting
+    from bokeh import models
 
     # As Any, because Bokeh's types differ from version to version.
     make: Any = models
     columns = _columns(cells, positions)
-    margin = _FINEST // 30
-    plot: Any = plotting.figure(  # type: ignore[call-arg] # its types leave out tools
-        sizing_mode="stretch_both",
-        output_backend="webgl",
-        x_range=make.Range1d(-margin, _FINEST + margin),
-        y_range=make.Range1d(-margin, _FINEST + margin),
-        tools=[
-            pan := make.PanTool(),
-            make.WheelZoomTool(),
-            make.ResetTool(),
-            make.SaveTool(),
-        ],
-        toolbar_location="above",
-        background_fill_alpha=0,
-        border_fill_alpha=0,
-        outline_line_alpha=0,
-        min_border=0,
-        title=None,
-    )
-    plot.toolbar.logo = None
-    plot.toolbar.active_drag = pan
-    plot.axis.visible = False
-    plot.grid.visible = False
+    plot = _empty_plot(make)
     mappers = {
         by: make.LinearColorMapper(name=f"by {by}", **mapper)
         for by, mapper in _color_mappers(cells, colors).items()
@@ -209,6 +186,7 @@ def _plot(
         nonselection_fill_alpha=0.75,
         name="points",
     )
+    # Around the cell that is searched for, seen on any colour.
     rings = make.ColumnDataSource({"x": [], "y": []}, name="rings")
     for size, color in ((18, "black"), (14, "white")):
         plot.scatter(
@@ -221,34 +199,66 @@ def _plot(
             line_color=color,
         )
     _add_labels(plot, cells, columns)
-    hover = {
-        "@x": "return tosicaMap.name(special_vars.index)",
-        "@label": "return tosicaMap.labels[value]",
-        "@probability": "return tosicaMap.share(value, 3)",
-        "@pvalue": "return value ? tosicaMap.share(value, 4) : '< ' + tosicaMap.share(1, 4)",
-    }
-    plot.add_tools(
-        make.HoverTool(
-            renderers=[points],
-            tooltips=_TOOLTIP.format(novelty=_NOVELTY if "pvalue" in columns else ""),
-            formatters={
-                name: make.CustomJSHover(code=code) for name, code in hover.items()
-            },
-        )
-    )
+    plot.add_tools(_hover_tool(make, points, has_novelty="pvalue" in columns))
     # The names of all cells as one text, which is compressed with the rest of the data.
     text = "\n".join(name.replace("\n", " ") for name in names)
-    written = make.ColumnDataSource(
+    name_bytes = make.ColumnDataSource(
         {"text": np.frombuffer(text.encode(), np.uint8)}, name="names"
     )
-    # What map.js finds by name, though nothing draws it yet.
-    plot.tags = [written, *mappers.values()]
+    # For map.js, which finds them by name, though nothing draws them yet.
+    plot.tags = [name_bytes, *mappers.values()]
     return plot
 
 
+def _empty_plot(make: Any) -> Any:
+    """Make a plot without axes, to be moved and magnified."""
+    from bokeh import plotting
+
+    margin = _FINEST // 30
+    pan = make.PanTool()
+    plot: Any = plotting.figure(  # type: ignore[call-arg] # its types leave out tools
+        sizing_mode="stretch_both",
+        output_backend="webgl",
+        x_range=make.Range1d(-margin, _FINEST + margin),
+        y_range=make.Range1d(-margin, _FINEST + margin),
+        tools=[pan, make.WheelZoomTool(), make.ResetTool(), make.SaveTool()],
+        toolbar_location="above",
+        background_fill_alpha=0,
+        border_fill_alpha=0,
+        outline_line_alpha=0,
+        min_border=0,
+        title=None,
+    )
+    plot.toolbar.logo = None
+    plot.toolbar.active_drag = pan
+    plot.axis.visible = False
+    plot.grid.visible = False
+    return plot
+
+
+# Values of the tooltip, as map.js writes them.
+_FORMATTERS = {
+    "@x": "return tosicaMap.name(special_vars.index)",
+    "@label": "return tosicaMap.labels[value]",
+    "@probability": "return tosicaMap.share(value, 3)",
+    "@pvalue": "return value ? tosicaMap.share(value, 4) : '< ' + tosicaMap.share(1, 4)",
+}
+
+
+def _hover_tool(make: Any, points: Any, *, has_novelty: bool) -> Any:
+    return make.HoverTool(
+        renderers=[points],
+        tooltips=_TOOLTIP.format(novelty=_NOVELTY if has_novelty else ""),
+        formatters={
+            name: make.CustomJSHover(code=code) for name, code in _FORMATTERS.items()
+        },
+    )
+
+
 def _columns(cells: Cells, positions: Positions) -> dict[str, NDArray[np.integer]]:
-    """What is known of each cell on the map, in as few bytes as can be."""
-    rows, xy = positions.rows, positions.xy
+    """Values of each cell on the map, in as few bytes as can be."""
+    rows = positions.rows
+    xy = positions.xy
     low = xy.min(0, initial=np.inf)
     extent = xy.max(0, initial=-np.inf) - low
     scaled = np.rint((xy - low) / np.where(extent > 0, extent, 1) * _FINEST).astype(
@@ -279,17 +289,19 @@ def group_palette(cells: Cells, colors: list[str], name: str) -> list[str]:
     groups = cells.samples if name == "sample" else cells.known
     assert groups is not None
     palette = default_palette(len(groups.categories))
-    of_label = {} if name == "sample" else dict(zip(cells.labels, colors, strict=True))
+    if name == "sample":
+        return palette
+    color_of_label = dict(zip(cells.labels, colors, strict=True))
     return [
-        of_label.get(g, color)
-        for g, color in zip(groups.categories, palette, strict=True)
+        color_of_label.get(label, color)
+        for label, color in zip(groups.categories, palette, strict=True)
     ]
 
 
 def _color_mappers(cells: Cells, colors: list[str]) -> dict[str, dict[str, Any]]:
     """Arguments of the colour mapper of each column that the map can be coloured by."""
-    mixed = LinearSegmentedColormap.from_list("ramp", RAMP)(np.linspace(0, 1, 256))
-    ramp = [to_hex(color) for color in mixed]
+    colormap = LinearSegmentedColormap.from_list("ramp", RAMP)
+    ramp = [to_hex(color) for color in colormap(np.linspace(0, 1, 256))]
 
     def categorical(palette: list[str]) -> dict[str, Any]:
         return {"palette": palette, "low": -0.5, "high": len(palette) - 0.5}
@@ -303,7 +315,9 @@ def _color_mappers(cells: Cells, colors: list[str]) -> dict[str, dict[str, Any]]
         mappers["novelty"] = {"palette": ramp, "low": low, "high": high}
     for name, groups in (("sample", cells.samples), ("known", cells.known)):
         if groups is not None:
-            mappers[name] = categorical([*group_palette(cells, colors, name), MISSING])
+            mappers[name] = categorical(
+                [*group_palette(cells, colors, name), LIGHT_GRAY]
+            )
     return mappers
 
 
@@ -313,10 +327,9 @@ def _add_labels(
     """Write the name of each label where its cells are."""
     from bokeh.models import ColumnDataSource
 
-    places = pd.DataFrame({axis: columns[axis] for axis in ("x", "y")}).groupby(
-        columns["label"]
-    )
-    centers = places.median().loc[lambda table: table.index.isin(cells.types)]
+    coordinates = pd.DataFrame({"x": columns["x"], "y": columns["y"]})
+    centers = coordinates.groupby(columns["label"]).median()
+    centers = centers.loc[centers.index.isin(cells.types)]
     # Names near to an edge are written away from it.
     side = pd.cut(
         centers["x"] / _FINEST, [-1, 0.15, 0.85, 2], labels=["left", "center", "right"]

@@ -19,10 +19,9 @@ from scipy.stats import false_discovery_control
 from tosica._checks import InstanceOf, Integer, validate_params
 from tosica._files import check_folder, replace_file
 from tosica._limits import LIMITS
-from tosica._obs import ATTRIBUTION, UNKNOWN, group_colors
+from tosica._obs import ATTRIBUTION, LIGHT_GRAY, UNKNOWN, group_colors
 from tosica._report._map import (
     MAX_NAMED,
-    MISSING,
     NOVELTY_RANGE,
     RAMP,
     draw_map,
@@ -48,6 +47,8 @@ if TYPE_CHECKING:
     from tosica.tl._evidence import Evidence
 
 _SUFFIXES = (".html", ".htm")
+# In the record of an annotation: number of cells that those of the page are a sample of.
+SAMPLED_FROM = "sampled_from"
 
 
 @validate_params(
@@ -158,15 +159,17 @@ def report(
     contributions = read_contributions(adata, cells)
     markers_of, no_markers = find_markers(evidence)
     positions = find_positions(adata, cells, max_cells, seed)
-    names = adata.obs_names.astype(str)
     labels = label_facts(cells, colors)
     checks = as_table(evidence, contributions)
-    bokeh, map_data = ("", "")
-    if not positions.why_not:
+    if positions.why_not:
+        bokeh, map_data = "", ""
+    else:
+        names = adata.obs_names.astype(str)
         bokeh, map_data = draw_map(cells, positions, names, colors)
     page = _fill_template(
         title="Cell type annotation" if title is None else title,
         cells=cells,
+        sampled_from=cells.record.get(SAMPLED_FROM),
         limits=LIMITS,
         novelty_range=NOVELTY_RANGE,
         summary=summary_facts(cells),
@@ -196,16 +199,16 @@ def _fill_template(**facts: Any) -> str:
     """Put facts into the template, which escapes all but the files of this package."""
     from jinja2 import Environment, StrictUndefined
 
-    names = ("report.html.j2", "page.css", "map.js")
-    page, css, map_js = (
-        files("tosica._report").joinpath(name).read_text(encoding="utf-8")
-        for name in names
-    )
+    folder = files("tosica._report")
+    page = folder.joinpath("report.html.j2").read_text(encoding="utf-8")
+    css = folder.joinpath("page.css").read_text(encoding="utf-8")
+    map_js = folder.joinpath("map.js").read_text(encoding="utf-8")
     environment = Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
     environment.filters |= {"count": count, "percent": percent, "decimal": decimal}
-    return environment.from_string(page).render(css=css, map_js=map_js, **facts) + "\n"
+    template = environment.from_string(page)
+    return template.render(css=css, map_js=map_js, **facts) + "\n"
 
 
 # ------------------------------------------------------------------------------- facts
@@ -213,24 +216,27 @@ def _fill_template(**facts: Any) -> str:
 
 # More samples or known labels would make a table that nobody reads.
 _MAX_ROWS = 60
-# Genes and gene sets of a label that are listed, and the markers that its genes are looked for in.
-_N_GENES, _N_GENE_SETS, N_MARKERS = 10, 8, 50
+# Genes and gene sets of a label that are listed.
+_N_GENES = 10
+_N_GENE_SETS = 8
+# Markers of a label that its genes are looked for in.
+N_MARKERS = 50
 # A label with fewer cells has no markers of its own.
 _MIN_CELLS = 5
 # Values up to which dense cells are tested within .1 s; the loops for sparse ones are compiled first, for 2 s.
 _MAX_DENSE = 2_000_000
 _PACKAGES = (
-    *(
-        "tosica",
-        "anndata",
-        "bokeh",
-        "numpy",
-        "pandas",
-        "scanpy",
-        "scikit-learn",
-        "scipy",
-    ),
-    *("scvi-tools", "torch", "umap-learn"),
+    "tosica",
+    "anndata",
+    "bokeh",
+    "numpy",
+    "pandas",
+    "scanpy",
+    "scikit-learn",
+    "scipy",
+    "scvi-tools",
+    "torch",
+    "umap-learn",
 )
 
 
@@ -244,10 +250,11 @@ def label_facts(cells: Cells, colors: list[str]) -> list[dict[str, Any]]:
     colors
         Colour of each label.
     """
-    order = sorted(
-        range(len(cells.labels)),
-        key=lambda c: (cells.labels[c] == UNKNOWN, -cells.n_cells[c], c),
-    )
+
+    def position(code: int) -> tuple[bool, int, int]:
+        return cells.labels[code] == UNKNOWN, -cells.n_cells[code], code
+
+    order = sorted(range(len(cells.labels)), key=position)
     largest = cells.n_cells.max()
     facts = []
     for code in order:
@@ -327,20 +334,17 @@ def sample_facts(cells: Cells, labels: list[dict[str, Any]]) -> dict[str, Any] |
     """
     if cells.samples is None:
         return None
-    counts = pd.crosstab(cells.samples, cells.codes)[
-        [label["code"] for label in labels]
-    ]
-    n = counts.sum(axis=1)
-    shown = n.sort_values(ascending=False, kind="stable").index[:_MAX_ROWS]
-    rows = [
-        {
-            "name": name,
-            "n": int(n[name]),
-            "shares": [float(share) for share in counts.loc[name] / max(n[name], 1)],
-        }
-        for name in counts.index
-        if name in shown
-    ]
+    codes = [label["code"] for label in labels]
+    counts = pd.crosstab(cells.samples, cells.codes)[codes]
+    n_cells = counts.sum(axis=1)
+    largest = n_cells.sort_values(ascending=False, kind="stable").index[:_MAX_ROWS]
+    rows = []
+    for name in counts.index:
+        if name in largest:
+            shares = counts.loc[name] / max(n_cells[name], 1)
+            rows.append(
+                {"name": name, "n": int(n_cells[name]), "shares": shares.to_list()}
+            )
     return {"rows": rows, "n_samples": len(counts)}
 
 
@@ -376,33 +380,32 @@ def map_facts(
     colors
         Colour of each label.
     """
-    drawn = np.bincount(cells.codes[positions.rows], minlength=len(cells.labels))
+    n_on_map = np.bincount(cells.codes[positions.rows], minlength=len(cells.labels))
     keys = []
     for name, groups in (("sample", cells.samples), ("known", cells.known)):
         if groups is None:
             continue
-        entries = list(
-            zip(groups.categories, group_palette(cells, colors, name), strict=True)
-        )
+        palette = group_palette(cells, colors, name)
+        entries = list(zip(groups.categories, palette, strict=True))
+        is_missing = np.asarray(groups.codes) < 0
         keys.append(
             {
                 "name": name,
                 "entries": entries[:_MAX_ROWS],
                 "n_more": len(entries) - _MAX_ROWS,
-                "has_none": name == "known"
-                and bool((np.asarray(groups.codes) < 0).any()),
+                "has_none": name == "known" and bool(is_missing.any()),
             }
         )
     return {
         "n_drawn": len(positions.rows),
         "choices": [
-            label | {"n": int(drawn[label["code"]])}
+            label | {"n": int(n_on_map[label["code"]])}
             for label in labels
-            if drawn[label["code"]]
+            if n_on_map[label["code"]]
         ],
         "named": len(cells.types) <= MAX_NAMED,
         "keys": keys,
-        "missing": MISSING,
+        "missing": LIGHT_GRAY,
         "ramp": ",".join(RAMP),
     }
 
@@ -426,45 +429,53 @@ def type_facts(
     labels
         What :func:`label_facts` returns.
     """
-    genes, gene_sets = pd.DataFrame({"group": []}), pd.DataFrame({"group": []})
-    if contributions is not None:
+    if contributions is None:
+        genes = gene_sets = pd.DataFrame({"group": []})
+    else:
         explained = AnnData(uns={ATTRIBUTION: contributions})
-        genes, gene_sets = genes_df(explained), gene_sets_df(explained)
+        genes = genes_df(explained)
+        gene_sets = gene_sets_df(explained)
     facts = []
     for label in labels:
-        name = label["name"]
         if not label["is_type"]:
             continue
-        own = genes[genes["group"] == name]
-        added = (
-            {}
-            if own.empty
-            else dict(zip(own["gene"], own["contribution"], strict=True))
-        )
-        known = evidence.known[evidence.known["label"] == name]
-        of_cells = markers.get(name, pd.DataFrame({"gene": []}))
-        rank_of = {gene: rank for rank, gene in enumerate(of_cells["gene"], start=1)}
-        facts.append(
-            label
-            | {
-                "second": evidence.cells.second.get(name),
-                "genes": [
-                    row | {"rank": rank_of.get(row["gene"])}
-                    for row in own[:_N_GENES].to_dict("records")
-                    if row["contribution"] > 0
-                ],
-                "gene_sets": gene_sets[gene_sets["group"] == name][
-                    :_N_GENE_SETS
-                ].to_dict("records"),
-                "markers": of_cells[:_N_GENES]
-                .assign(added=of_cells["gene"].map(added))
-                .to_dict("records"),
-                "known": known.assign(added=known["gene"].map(added)).to_dict(
-                    "records"
-                ),
-            }
-        )
+        name = label["name"]
+        of_label = {
+            "second": evidence.cells.second.get(name),
+            "gene_sets": gene_sets[gene_sets["group"] == name][:_N_GENE_SETS].to_dict(
+                "records"
+            ),
+        }
+        genes_of_label = genes[genes["group"] == name]
+        markers_of_label = markers.get(name, pd.DataFrame({"gene": []}))
+        known_markers = evidence.known[evidence.known["label"] == name]
+        of_label |= _gene_facts(genes_of_label, markers_of_label, known_markers)
+        facts.append(label | of_label)
     return facts
+
+
+def _gene_facts(
+    genes: pd.DataFrame, markers: pd.DataFrame, known_markers: pd.DataFrame
+) -> dict[str, Any]:
+    """List the genes, markers and known markers of a label, each with its place among the others."""
+    contribution = {}
+    if not genes.empty:
+        contribution = dict(zip(genes["gene"], genes["contribution"], strict=True))
+    rank_of = {gene: rank for rank, gene in enumerate(markers["gene"], start=1)}
+    positive = [
+        row | {"rank": rank_of.get(row["gene"])}
+        for row in genes[:_N_GENES].to_dict("records")
+        if row["contribution"] > 0
+    ]
+    listed_markers = markers[:_N_GENES].assign(
+        added=markers["gene"].map(contribution),
+    )
+    known_markers = known_markers.assign(added=known_markers["gene"].map(contribution))
+    return {
+        "genes": positive,
+        "markers": listed_markers.to_dict("records"),
+        "known": known_markers.to_dict("records"),
+    }
 
 
 def find_markers(evidence: Evidence) -> tuple[dict[str, pd.DataFrame], str]:
@@ -508,10 +519,8 @@ def find_markers(evidence: Evidence) -> tuple[dict[str, pd.DataFrame], str]:
         "share",
         "share_others",
     ]
-    return {
-        str(label): rows
-        for label, rows in table[table["score"] > 0].groupby("label", observed=True)
-    }, ""
+    higher = table[table["score"] > 0].groupby("label", observed=True)
+    return {str(label): rows for label, rows in higher}, ""
 
 
 def method_facts(

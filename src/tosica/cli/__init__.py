@@ -13,26 +13,27 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tosica.cli._annotate import annotate, evaluate, info, novelty, report
+from tosica.cli._annotate import annotate, novelty
+from tosica.cli._info import info
+from tosica.cli._report import evaluate, report
 from tosica.cli._train import demo, gene_sets, train
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_VERSIONS_HELP = "Show the versions of tosica and what it is built on, as YAML."
 _PACKAGES = (
-    *(
-        "anndata",
-        "h5py",
-        "lightning",
-        "numpy",
-        "pandas",
-        "rdata",
-        "scanpy",
-        "scikit-learn",
-        "scipy",
-    ),
-    *("scvi-tools", "torch", "zarr"),
+    "anndata",
+    "h5py",
+    "lightning",
+    "numpy",
+    "pandas",
+    "rdata",
+    "scanpy",
+    "scikit-learn",
+    "scipy",
+    "scvi-tools",
+    "torch",
+    "zarr",
 )
 
 
@@ -60,7 +61,7 @@ def _print_versions(context: click.Context, _: click.Parameter, value: bool) -> 
     is_eager=True,
     expose_value=False,
     callback=_print_versions,
-    help=_VERSIONS_HELP,
+    help="Show the versions of tosica and what it is built on, as YAML.",
 )
 def commands() -> None:
     """Annotate single cells with a Transformer whose tokens are gene sets.
@@ -85,8 +86,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     -------
     The exit code: 0 done, 1 the data or the machine do not allow it, 2 wrong usage.
     """
+    arguments = None if argv is None else list(argv)
     try:
-        commands.main(args=None if argv is None else list(argv), prog_name="tosica")
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
-    return 0
+        code = commands.main(arguments, prog_name="tosica", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
+    except click.ClickException as error:
+        _show_usage_error(error)
+        return error.exit_code
+    except click.Abort:
+        return 1
+    except SystemExit as error:
+        # A reader of stdout went.
+        return error.code if isinstance(error.code, int) else 1
+    return code or 0
+
+
+def _show_usage_error(error: click.ClickException) -> None:
+    """Write an error of click in the words of all errors, with the way to the help."""
+    click.echo(f"tosica: error: {error.format_message()}", err=True)
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is not None:
+        click.echo(f"Try '{context.command_path} --help' for help.", err=True)

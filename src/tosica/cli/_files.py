@@ -38,20 +38,16 @@ def check_cells(path: str, **columns: str | None) -> None:
     import h5py
 
     with suppress(OSError), h5py.File(path) as file:
-        # A MuData is none that can be read here.
-        obs = None if "mod" in file else file.get("obs")
-        # Old files have a table in place of a group.
-        known = (
-            [name for name in obs if name != "_index"]
-            if isinstance(obs, h5py.Group)
-            else None
-        )
-        for argument, column in columns.items():
-            if known is not None and column is not None and column not in known:
-                names = ", ".join(map(repr, known))
-                raise KeyError(
-                    f"{argument} {column!r} is no column of adata.obs, only {names}."
-                )
+        obs = file.get("obs")
+        # A MuData cannot be read here, and old files have a table in place of a group.
+        if "mod" in file or not isinstance(obs, h5py.Group):
+            return
+        names = [name for name in obs if name != "_index"]
+    for argument, column in columns.items():
+        if column is not None and column not in names:
+            raise KeyError(
+                f"{argument} {column!r} is no column of adata.obs, only {', '.join(map(repr, names))}."
+            )
 
 
 def read_cells(
@@ -96,14 +92,13 @@ def read_cells(
             raise ReadError(
                 f"{path!r} is of the kind {kind}, of which no genome can be chosen: leave --genome out."
             )
-        if kind == "model" or (kind == "table" and not backed):
+        if kind == "model":
+            raise ReadError(f"{path!r} is the folder of a model; give {KNOWN}.")
+        if kind == "table" and not backed:
             call = "anndata.AnnData(pandas.read_csv(path, index_col=0)), with .T if its rows are genes"
-            what = (
-                "the folder of a model"
-                if kind == "model"
-                else f"a table: make cells of counts by {call}"
+            raise ReadError(
+                f"{path!r} is a table: make cells of counts by {call}; give {KNOWN}."
             )
-            raise ReadError(f"{path!r} is {what}; give {KNOWN}.")
     if kind in ("rds", "h5seurat") or (seurat and kind == "h5ad"):
         return read_seurat(path)
     if kind.startswith("10x"):
@@ -128,10 +123,12 @@ def _read_table(path: str) -> pd.DataFrame:
 
     if path.lower().endswith(".parquet"):
         return pd.read_parquet(path)
-    table = pd.read_csv(
-        path, sep="," if path.lower().endswith(".csv") else "\t", index_col=0
-    )
+    table = pd.read_csv(path, sep=_separator(path), index_col=0)
     return table.set_index(table.index.astype(str))
+
+
+def _separator(path: str) -> str:
+    return "," if path.lower().endswith(".csv") else "\t"
 
 
 # --------------------------------------------------------------------------- writing
@@ -170,13 +167,14 @@ def check_outputs(*paths: Path | None, overwrite: bool) -> None:
     from tosica._files import check_output
 
     for path in paths:
-        if path is not None:
-            check_output(path, overwrite=overwrite)
-            if path.suffix.lower() == ".parquet":
-                # Fails before the work if no package is there that writes it.
-                import pandas as pd
+        if path is None:
+            continue
+        check_output(path, overwrite=overwrite)
+        if path.suffix.lower() == ".parquet":
+            # Fails before the work if no package is there that writes it.
+            import pandas as pd
 
-                pd.DataFrame({"cell": ["a"]}).to_parquet()
+            pd.DataFrame({"cell": ["a"]}).to_parquet()
 
 
 def write_cells(adata: AnnData, path: Path) -> None:
@@ -215,4 +213,4 @@ def write_table(table: pd.DataFrame, path: Path) -> None:
         if path.suffix.lower() == ".parquet":
             named.to_parquet(temporary)
         else:
-            named.to_csv(temporary, sep="," if path.suffix.lower() == ".csv" else "\t")
+            named.to_csv(temporary, sep=_separator(path.name))

@@ -22,6 +22,7 @@ import click
 
 from tosica._progress import progress
 from tosica._settings import TosicaWarning, logger, settings
+from tosica._text import parameters_as_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,44 +60,56 @@ class Session:
 
     as_json: bool
     """Whether the result is printed as JSON."""
+    quiet: bool = False
+    """Whether only errors are shown."""
     advice: str = ""
     """What to do if the command is stopped from now on, as the end of a sentence."""
 
     def show(self, result: dict[str, Any], text: str | None = None) -> None:
-        """Print a result: with ``--json`` as JSON, else as text, if there is any."""
+        """Print a result on stdout: with ``--json`` as JSON, else as text, if there is any."""
         if self.as_json:
             text = json.dumps(_plain(result), indent=2, ensure_ascii=False)
         if text is not None:
             click.echo(text)
+
+    def say(self, line: str) -> None:
+        """Write a line to stderr, also where that is the log of a pipeline."""
+        if not self.quiet:
+            click.echo(line, err=True)
+
+
+# Options that every command has.
+_COMMON_OPTIONS = (
+    (("--json", "as_json"), "Print the result as JSON."),
+    (("-q", "--quiet"), "Show errors only."),
+    (("-v", "--verbose"), "Log each step, also where stderr is no terminal."),
+    (("--debug",), "Show the traceback of an error."),
+)
 
 
 class Command(click.Command):
     """A command that exits with 1 and one line on stderr if the data do not allow it.
 
     Progress and log lines are shown if stderr is a terminal, warnings and errors always. Wrong usage is
-    reported by click, which exits with 2.
+    an error of click, which exits with 2.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        for names, text in (
-            (("--json", "as_json"), "Print the result as JSON."),
-            (("-q", "--quiet"), "Show errors only."),
-            (("-v", "--verbose"), "Log each step, also where stderr is no terminal."),
-            (("--debug",), "Show the traceback of an error."),
-        ):
+        for names, text in _COMMON_OPTIONS:
             self.params.append(click.Option(names, is_flag=True, help=text))
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
-        quiet, verbose, debug = (
-            ctx.params.pop(name) for name in ("quiet", "verbose", "debug")
-        )
-        session = ctx.obj = Session(ctx.params.pop("as_json"))
-        speaks = not quiet and (verbose or sys.stderr.isatty())
+        as_json = ctx.params.pop("as_json")
+        quiet = ctx.params.pop("quiet")
+        verbose = ctx.params.pop("verbose")
+        debug = ctx.params.pop("debug")
+        session = ctx.obj = Session(as_json, quiet)
         try:
-            with _says(
-                logging.ERROR if quiet else logging.INFO if speaks else logging.WARNING
+            with (
+                _log(_verbosity(quiet, verbose)),
+                parameters_as_options(_options(self)),
             ):
                 return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
@@ -106,35 +119,54 @@ class Command(click.Command):
         except Exception as error:
             if debug:
                 traceback.print_exc()
-            click.echo(f"tosica: error: {_sentence(error, self)}", err=True)
+            click.echo(f"tosica: error: {_sentence(error)}", err=True)
         # Pipelines take 130, the shell's code of Ctrl-C, for a reason to try again.
         return ctx.exit(1)
 
 
-class _Line(logging.Formatter):
+def _options(command: click.Command) -> dict[str, str]:
+    """Option of each parameter of Python, and command of each function that sentences name."""
+    options = {"model.annotate": "tosica annotate"}
+    for param in command.params:
+        if isinstance(param, click.Option):
+            options[str(param.name)] = max(param.opts, key=len)
+    if "device" in options:
+        options["accelerator"] = options["device"]
+    if "seurat" in options:
+        options["tosica.io.read_seurat"] = options["seurat"]
+    return options
+
+
+# --------------------------------------------------------------------------- log
+
+
+def _verbosity(quiet: bool, verbose: bool) -> int:
+    if quiet:
+        return logging.ERROR
+    return logging.INFO if verbose or sys.stderr.isatty() else logging.WARNING
+
+
+class _LineFormatter(logging.Formatter):
     """A warning as one line that says where it is from."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
-        return (
-            f"tosica: warning: {' '.join(text.split())}"
-            if record.levelno >= logging.WARNING
-            else text
-        )
+        if record.levelno < logging.WARNING:
+            return text
+        return f"tosica: warning: {' '.join(text.split())}"
 
 
 @contextmanager
-def _says(verbosity: int) -> Iterator[None]:
+def _log(verbosity: int) -> Iterator[None]:
     """Log from a level on, log tosica's warnings at the end, and let SIGTERM do what Ctrl-C does."""
     with ExitStack() as stack:
         stack.callback(setattr, settings, "verbosity", settings.verbosity)
         settings.verbosity = verbosity
         for handler in logger.handlers:
             stack.callback(handler.setFormatter, handler.formatter)
-            handler.setFormatter(_Line())
-        stack.callback(
-            signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _interrupt)
-        )
+            handler.setFormatter(_LineFormatter())
+        sigterm_handler = signal.signal(signal.SIGTERM, _interrupt)
+        stack.callback(signal.signal, signal.SIGTERM, sigterm_handler)
         caught = stack.enter_context(warnings.catch_warnings(record=True))
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", TosicaWarning)
@@ -152,18 +184,18 @@ def _interrupt(*_: object) -> None:
     signal.raise_signal(signal.SIGINT)
 
 
+# --------------------------------------------------------------------------- imports
+
+
 def load(*modules: str) -> ModuleType:
     """Import tosica and modules that take seconds to import, and keep the libraries silent."""
-    with (
-        _no_garbage() if not sys.modules.keys() >= set(modules) else nullcontext(),
-        progress(None, "loading"),
-    ):
+    is_loaded = sys.modules.keys() >= set(modules)
+    with nullcontext() if is_loaded else _no_garbage(), progress(None, "loading"):
         for name in modules:
             import_module(name)
+    context = click.get_current_context()
     for library in map(logging.getLogger, _LIBRARIES):
-        click.get_current_context().call_on_close(
-            partial(library.setLevel, library.level)
-        )
+        context.call_on_close(partial(library.setLevel, library.level))
         library.setLevel(logging.ERROR)
     return import_module("tosica")
 
@@ -181,6 +213,9 @@ def _no_garbage() -> Iterator[None]:
             gc.enable()
 
 
+# --------------------------------------------------------------------------- results and errors
+
+
 def _plain(value: Any) -> Any:
     """Turn numpy's numbers into Python's, and NaN into null, which JSON knows."""
     if isinstance(value, dict):
@@ -194,49 +229,30 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | None) else str(value)
 
 
-# --------------------------------------------------------------------------- errors
-
-
-def _sentence(error: Exception, command: click.Command) -> str:
-    """Say in one line what went wrong; arguments of Python become options of the command."""
+def _sentence(error: Exception) -> str:
+    """Say in one line what went wrong."""
     if isinstance(error, OSError) and error.strerror:
-        of = f": {str(error.filename)!r}" if error.filename is not None else ""
-        return f"{error.strerror}{of}"
+        if error.filename is None:
+            return error.strerror
+        return f"{error.strerror}: {str(error.filename)!r}"
     # str() of a KeyError has quotes around it.
-    first = error.args[0] if isinstance(error, KeyError) and error.args else error
-    text = " ".join(str(first).split())
+    message = error.args[0] if isinstance(error, KeyError) and error.args else error
+    text = " ".join(str(message).split())
     # A sentence has several words, and the key that a dict lacks has one as a rule.
     if isinstance(error, _EXPECTED) and " " in text:
-        return _as_options(text, command)
+        return text
     return f"{type(error).__name__}: {text:.600}; this was not expected: --debug shows where."
-
-
-def _as_options(text: str, command: click.Command) -> str:
-    """Write arguments of Python as options: ``overwrite=True`` is ``--overwrite``."""
-    text = re.sub(r"model\.annotate\([^()]*\)", "tosica annotate", text)
-    options = {
-        str(each.name): max(each.opts, key=len)
-        for each in command.params
-        if isinstance(each, click.Option)
-    }
-    if "seurat" in options:
-        text = text.replace("read its file with tosica.io.read_seurat", "pass --seurat")
-    if "device" in options:
-        options["accelerator"] = options["device"]
-    for name, option in options.items():
-        text = re.sub(rf"\b{name}=True\b", option, text)
-        text = re.sub(rf"\b{name}=('[^']*'|[\w.+-]*[\w+-])", rf"{option} \1", text)
-    return text
 
 
 # --------------------------------------------------------------------------- options
 
 
 def _set_threads(_: click.Context, __: click.Parameter, value: int | None) -> None:
-    if value is not None:
-        os.environ.update(dict.fromkeys(_THREADS, str(value)))
-        if "torch" in sys.modules:
-            sys.modules["torch"].set_num_threads(value)
+    if value is None:
+        return
+    os.environ.update(dict.fromkeys(_THREADS, str(value)))
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(value)
 
 
 def _split_device(
@@ -251,19 +267,18 @@ def _split_device(
     return match[1] or "gpu", int(match[2]) if match[2] else "auto"
 
 
-def default_option(*names: str, **settings: Any) -> Any:
+def default_option(*names: str, **attributes: Any) -> Any:
     """Make an option whose help shows its default."""
-    return click.option(*names, show_default=True, **settings)
+    return click.option(*names, show_default=True, **attributes)
 
 
 COUNT = click.IntRange(min=1)
-_THREADS_HELP = "Number of threads.  [default: one a core]"
 threads_option = click.option(
     "--threads",
     type=COUNT,
     callback=_set_threads,
     expose_value=False,
-    help=_THREADS_HELP,
+    help="Number of threads.  [default: one a core]",
 )
 seurat_option = click.option(
     "--seurat",

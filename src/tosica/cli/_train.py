@@ -25,6 +25,8 @@ from tosica.cli._session import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tosica.cli._session import Session
 
 # The collection of the Gene Ontology, for the organism of the reference.
@@ -107,19 +109,7 @@ def train(
     """
     if options["layer"] is not None and use_raw:
         raise click.UsageError("Give either --layer or --use-raw, not both.")
-    there = next(
-        path
-        for path in (output.absolute(), *output.absolute().parents)
-        if path.exists()
-    )
-    if not (there.is_dir() and os.access(there, os.W_OK)):
-        raise PermissionError(
-            f"{str(there)!r} is no folder to write to: choose another one."
-        )
-    if not overwrite and output.exists() and any(output.iterdir()):
-        raise FileExistsError(
-            f"{str(output)!r} is not empty: pass --overwrite, or choose another."
-        )
+    _check_model_folder(output, overwrite=overwrite)
     check_cells(
         reference, labels_key=options["labels_key"], batch_key=options["batch_key"]
     )
@@ -133,64 +123,74 @@ def train(
             raise ValueError(f"{reference!r} has no raw: leave --use-raw out.")
         adata = adata.raw.to_adata()
     tosica.settings.seed = seed
-    names = list(gene_sets) or [_DEFAULT]
-    sets = names if len(names) > 1 else names[0]
-    fit = {name: options.pop(name) for name in ("max_epochs", "batch_size")}
-    resume = None
+    collections = list(gene_sets) or [_DEFAULT]
+    mask_options = {
+        "gene_sets": collections if len(collections) > 1 else collections[0],
+        "organism": organism,
+    }
+    fit_options = {
+        "max_epochs": options.pop("max_epochs"),
+        "batch_size": options.pop("batch_size"),
+        "accelerator": device[0],
+        # One process: others would run this command again.
+        "devices": 1 if device[1] == "auto" else [int(device[1])],
+        "checkpoint_dir": checkpoint_dir,
+    }
     if checkpoint_dir is not None:
         session.advice = "; the same command goes on from the last checkpoint"
-        resume = (
-            checkpoint_dir
-            if checkpoint_dir.is_dir() and any(checkpoint_dir.iterdir())
-            else None
-        )
-    # One process: others would run this command again.
-    fit |= {
-        "accelerator": device[0],
-        "devices": 1 if device[1] == "auto" else [int(device[1])],
-    }
-    fit |= {"checkpoint_dir": checkpoint_dir, "resume": resume}
+        if checkpoint_dir.is_dir() and any(checkpoint_dir.iterdir()):
+            fit_options["resume"] = checkpoint_dir
     if query is not None:
-        of_mask = {
-            "gene_sets": sets,
-            "organism": organism,
-            "max_gene_sets": max_gene_sets,
-        }
-        panel, labels_key = read_cells(query, backed=True), options.pop("labels_key")
+        labels_key = options.pop("labels_key")
         model = tosica.TOSICA.for_query(
-            panel, adata, labels_key, setup_kwargs=options, **of_mask, **fit
+            read_cells(query, backed=True),
+            adata,
+            labels_key,
+            setup_kwargs=options,
+            max_gene_sets=max_gene_sets,
+            **mask_options,
+            **fit_options,
         )
     else:
-        tosica.pp.build_mask(adata, sets, organism=organism)
+        tosica.pp.build_mask(adata, **mask_options)
         tosica.TOSICA.setup_anndata(adata, **options)
         model = tosica.TOSICA(adata, max_gene_sets=max_gene_sets)
-        model.train(**fit)
+        model.train(**fit_options)
     model.save(output, overwrite=overwrite)
-    text, accuracy = f"wrote the model to {output}", model.held_out_accuracy_
+    text = f"wrote the model to {output}"
+    accuracy = model.held_out_accuracy_
     if accuracy is not None:
-        text += f"; {accuracy:.1%} of {model.training_.held_out_codes.shape[1]} held-out cells got their label"
+        n_held_out = model.training_.held_out_codes.shape[1]
+        text += f"; {accuracy:.1%} of {n_held_out} held-out cells got their label"
     mislabeled = model.mislabeled_indices
-    made_by = {"reference": reference, "seed": seed, "tosica": tosica.__version__}
-    sizes = {
+    summary = {
+        "model": output,
+        "reference": reference,
+        "seed": seed,
+        "tosica": tosica.__version__,
+        "fingerprint": model.fingerprint,
         "n_cells": adata.n_obs,
         "n_genes": len(model.get_var_names()),
         "n_gene_sets": len(model.gene_sets),
-    }
-    of_labels = {
         "labels": model.labels,
         "n_mislabeled": 0 if mislabeled is None else len(mislabeled),
+        "held_out_accuracy": accuracy,
     }
-    of_labels["held_out_accuracy"] = accuracy
-    session.show(
-        {
-            "model": output,
-            **made_by,
-            "fingerprint": model.fingerprint,
-            **sizes,
-            **of_labels,
-        },
-        text,
-    )
+    session.show(summary, text)
+
+
+def _check_model_folder(folder: Path, *, overwrite: bool) -> None:
+    """Check before the training that a model can be saved to a folder."""
+    path = folder.absolute()
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    if not (existing.is_dir() and os.access(existing, os.W_OK)):
+        raise PermissionError(
+            f"{str(existing)!r} is no folder to write to: choose another one."
+        )
+    if not overwrite and folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(
+            f"{str(folder)!r} is not empty: pass --overwrite, or choose another."
+        )
 
 
 # --------------------------------------------------------------------------- gene sets
@@ -229,10 +229,10 @@ def gene_sets(
     tosica = load("tosica.gs")
     if name is None:
         table = tosica.gs.collections()
-        shown = ["organism", "n_sets", "available", "version", "licence", "source"]
+        columns = ["organism", "n_sets", "available", "version", "licence", "source"]
         session.show(
             {"collections": table.reset_index().to_dict("records")},
-            table[shown].to_string(),
+            table[columns].to_string(),
         )
         return
     mask = None if reference is None else _mask_of(name, reference, organism)
@@ -241,49 +241,61 @@ def gene_sets(
     is_file = Path(name).exists() or name.lower().endswith((".gmt", ".gmt.gz"))
     sets = tosica.gs.read_gmt(name) if is_file else tosica.gs.load(name)
     n_genes = len({gene for genes in sets.values() for gene in genes})
-    result: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "gene_sets": name,
         "n_sets": len(sets),
         "n_genes": n_genes,
     }
     text = f"{name}: {len(sets)} gene sets with {n_genes} genes"
     if mask is not None:
-        kept = [str(one) for one in mask["gene_sets"]]
-        names = (
-            "n_genes",
-            "n_genes_covered",
-            "coverage",
-            "organism",
-            "matched_by",
-            "n_genes_mapped",
-        )
-        result["reference"] = {
-            "path": reference,
-            "n_sets": len(kept),
-            **{key: mask[key] for key in names},
-        }
-        text += (
-            f"\n{reference}: {len(kept)} of them are kept, with {mask['n_genes_covered']} of {mask['n_genes']} genes "
-            f"({100 * mask['coverage']:.1f} %); {mask['n_genes_mapped']} genes were matched by another name"
-        )
-        for what, words in (
-            ("left_out", "left out"),
-            ("unknown_genes", "not in the reference, with a similar name"),
-        ):
-            table = mask.get(what)
-            if table is not None and len(table):
-                named = dict(table.itertuples(index=False))
-                result["reference"][what] = named
-                text += "".join(
-                    f"\n{words}: {one}{f' ({more})' if more else ''}"
-                    for one, more in named.items()
-                )
-        sets = {one: sets[one] for one in kept if one in sets}
+        summary["reference"] = {"path": reference, **_match_summary(mask)}
+        text += f"\n{reference}: {_describe_match(mask, summary['reference'])}"
+        kept_names = map(str, mask["gene_sets"])
+        sets = {set_name: sets[set_name] for set_name in kept_names if set_name in sets}
     if output is not None:
         tosica.gs.write_gmt(sets, output)
         logger.info("wrote %d gene sets to %s", len(sets), output)
-        result["output"] = str(output)
-    session.show(result, text)
+        summary["output"] = str(output)
+    session.show(summary, text)
+
+
+# Tables of a mask about names that were not matched, and what they hold.
+_UNMATCHED = {
+    "left_out": "left out",
+    "unknown_genes": "not in the reference, with a similar name",
+}
+
+
+def _match_summary(mask: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers of the gene sets and genes that matched a reference."""
+    summary: dict[str, Any] = {"n_sets": len(mask["gene_sets"])}
+    for name in (
+        "n_genes",
+        "n_genes_covered",
+        "coverage",
+        "organism",
+        "matched_by",
+        "n_genes_mapped",
+    ):
+        summary[name] = mask[name]
+    for name in _UNMATCHED:
+        table = mask.get(name)
+        if table is not None and len(table):
+            summary[name] = dict(table.itertuples(index=False))
+    return summary
+
+
+def _describe_match(mask: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    """Write the numbers, and a line for each name that was not matched."""
+    lines = [
+        f"{summary['n_sets']} of them are kept, with {mask['n_genes_covered']} of {mask['n_genes']} genes "
+        f"({100 * mask['coverage']:.1f} %); {mask['n_genes_mapped']} genes were matched by another name"
+    ]
+    for table_name, words in _UNMATCHED.items():
+        for name, detail in summary.get(table_name, {}).items():
+            suffix = f" ({detail})" if detail else ""
+            lines.append(f"{words}: {name}{suffix}")
+    return "\n".join(lines)
 
 
 def _mask_of(name: str, reference: str, organism: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from anndata import AnnData
 
 from tosica._checks import ANNDATA
 from tosica._files import explain_hdf5
-from tosica._text import first_line, list_names, only_known
+from tosica._text import first_line, list_names, only_known, parameter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,14 +131,18 @@ class CellMatrix:
     ) -> None:
         ANNDATA.check(name, adata)
         if layer is not None and use_raw:
-            raise ValueError("Give either layer or use_raw=True, not both.")
+            raise ValueError(
+                f"Give either layer or {parameter('use_raw', True)}, not both."
+            )
         # Looking at the matrix of a view on disk would read it whole, so that of the file is read.
         view_on_disk = adata.isbacked and adata.is_view
         source = adata._adata_ref if view_on_disk else adata
         names, var = adata.var_names, adata.var
         if use_raw:
             if adata.raw is None:
-                raise ValueError(f"use_raw=True was given, but {name}.raw is None.")
+                raise ValueError(
+                    f"{parameter('use_raw', True)} was given, but {name}.raw is None."
+                )
             self.where, matrix = f"{name}.raw.X", source.raw.X
             names, var = adata.raw.var_names, adata.raw.var
         elif layer is not None:
@@ -156,7 +160,8 @@ class CellMatrix:
                 matrix = None
             if matrix is None:
                 raise ValueError(
-                    f"{name}.X is empty (None); name the matrix to use with layer= or use_raw=True."
+                    f"{name}.X is empty (None); name the matrix to use with {parameter('layer')} or "
+                    f"{parameter('use_raw', True)}."
                 )
         if not adata.n_obs or not len(names):
             raise ValueError(

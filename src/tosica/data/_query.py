@@ -9,7 +9,7 @@ import scipy.sparse as sp
 
 from tosica._limits import LIMITS
 from tosica._settings import TosicaWarning, query_logger, warn_user
-from tosica._text import list_names
+from tosica._text import list_names, parameter
 from tosica.data._align import find_genes
 from tosica.data._kinds import AntibodyScale
 from tosica.data._matrix import BLOCK, check_unique
@@ -253,7 +253,7 @@ def _explain_mismatch(
         return f"names of its cells are genes: transpose it, as by {matrix.name}.T"
     raw = matrix.adata.raw if matrix.where.startswith("adata") else None
     if raw is not None and raw.var_names.isin(model_names).sum() >= n_needed:
-        return "adata.raw has half of them or more: pass use_raw=True"
+        return f"adata.raw has half of them or more: pass {parameter('use_raw', True)}"
     hint = hint_for_mismatch(names, model_names, var=matrix.var)
     if hint:
         return hint

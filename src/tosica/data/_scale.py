@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
+from tosica._text import call, parameter
 from tosica.data._matrix import BLOCK, CellMatrix
 
 if TYPE_CHECKING:
@@ -470,11 +471,11 @@ def describe_unscaled(adata: AnnData, *, name: str = "adata") -> str:
     unscaled = []
     if sample.raw is not None and _looks_unscaled(sample, use_raw=True):
         unscaled.append(
-            f"{name}.raw (use_raw=True, or {name}.raw.to_adata() for a reference)"
+            f"{name}.raw ({parameter('use_raw', True)}, or {name}.raw.to_adata() for a reference)"
         )
     # A layer named None is X.
     unscaled += [
-        f"{name}.layers[{key!r}] (layer={key!r})"
+        f"{name}.layers[{key!r}] ({parameter('layer', key)})"
         for key in sample.layers
         if key is not None and _looks_unscaled(sample, layer=key)
     ]
@@ -483,7 +484,8 @@ def describe_unscaled(adata: AnnData, *, name: str = "adata") -> str:
         advice = f"Unscaled expression is in {' and in '.join(unscaled)}."
     if _came_from_seurat(adata):
         advice += (
-            f" {name} looks like a converted Seurat object: read its file with tosica.io.read_seurat, or repair it "
+            f" {name} looks like a converted Seurat object: read its file with "
+            f"{call('tosica.io.read_seurat')}, or repair it "
             f"with tosica.io.from_seurat({name})."
         )
     return advice

@@ -9,6 +9,7 @@ import pandas as pd
 
 from tosica._checks import OneOf, validate_params
 from tosica._settings import logger
+from tosica._text import parameter
 from tosica.gs._gene_list import GeneList
 from tosica.gs._gene_table import ORGANISMS, gene_table, orthologs
 from tosica.gs._match import list_ambiguous
@@ -103,7 +104,8 @@ def map_genes(
     source = genes.organism if organism == "auto" else organism
     if source is None:
         raise ValueError(
-            "It is not clear whether the genes are human or mouse: pass organism='human' or 'mouse'."
+            "It is not clear whether the genes are human or mouse: pass "
+            f"{parameter('organism', 'human')} or 'mouse'."
         )
     resolved = genes.resolve(source, ignore_case=ignore_case)
     translated = pd.Series(resolved.genes, dtype=object)

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 
 from tosica._checks import validate_params
 from tosica._settings import logger
-from tosica._text import list_names, only_known
+from tosica._text import list_names, only_known, parameter
 from tosica.io._errors import ReadError, explain_damage
 from tosica.io._kinds import kind_of, matrices_in, open_text
 
@@ -138,7 +138,7 @@ def _check_genome(genomes: list[str], genome: str | None, path: str | Path) -> N
     if genome is None and len(genomes) > 1:
         raise ReadError(
             f"{str(path)!r} holds genes of {len(genomes)} genomes "
-            f"({', '.join(genomes)}): choose one, as by genome={genomes[0]!r}."
+            f"({', '.join(genomes)}): choose one, as by {parameter('genome', genomes[0])}."
         )
     if genome is not None and genome not in genomes:
         raise ReadError(

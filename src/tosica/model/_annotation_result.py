@@ -12,7 +12,7 @@ from matplotlib.colors import to_hex, to_rgb
 
 from tosica._checks import Either, FileKey, Fraction, OneOf, validate_params
 from tosica._limits import LIMITS
-from tosica._obs import UNKNOWN, file_columns
+from tosica._obs import LIGHT_GRAY, UNKNOWN, file_columns
 from tosica._settings import logger
 from tosica._text import format_thousands
 from tosica.onto._hierarchy import LabelHierarchy
@@ -33,8 +33,6 @@ CUTOFF = Either(first=Fraction(), second=OneOf("auto"))
 # At most one wrong answer in ten, if the probabilities are right.
 DEFAULT_CONFIDENCE = 0.9
 CONFIDENCE = Fraction(zero=False)
-# The grey that scanpy gives to missing values.
-_UNKNOWN_COLOR = "#d3d3d3"
 # Stale columns of obs from an earlier call, which belong to other labels.
 OUTDATED = (
     "novelty",
@@ -289,7 +287,7 @@ class AnnotationResult:
             metadata["adapted"] = self.adapted
         if self.modalities is not None:
             metadata["modalities"] = np.array(self.modalities, dtype=object)
-        colors = [*self.colors[: len(self.labels)], _UNKNOWN_COLOR]
+        colors = [*self.colors[: len(self.labels)], LIGHT_GRAY]
         uns = {
             f"{key_added}_prediction_colors": [
                 colors[code] for code in np.unique(self._codes(cutoff))
@@ -308,7 +306,7 @@ class AnnotationResult:
         members = self.hierarchy.members
         rgb = members @ np.array(label_colors) / members.sum(1, keepdims=True)
         names = [*self.hierarchy.names, UNKNOWN]
-        colors = [*map(to_hex, rgb), _UNKNOWN_COLOR]
+        colors = [*map(to_hex, rgb), LIGHT_GRAY]
         color_of_name = dict(zip(names, colors, strict=True))
         answers = _categorical(names, self.confident_codes)
         return [color_of_name[name] for name in answers.categories]

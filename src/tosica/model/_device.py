@@ -12,7 +12,7 @@ from lightning.pytorch.accelerators import AcceleratorRegistry
 from scvi.model._utils import parse_device_args
 
 from tosica._checks import Either, InstanceOf, Integer, OneOf
-from tosica._text import first_line
+from tosica._text import first_line, parameter
 
 if TYPE_CHECKING:
     from scvi.model.base import BaseModelClass
@@ -42,7 +42,8 @@ def check_devices(accelerator: str, devices: int | list[int] | str) -> None:
             parse_device_args(accelerator, devices, return_device="torch")
     except (MisconfigurationException, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(
-            f"accelerator={accelerator!r}, devices={devices!r} cannot be used ({first_line(error)}): leave them out."
+            f"{parameter('accelerator', accelerator)}, devices={devices!r} cannot be used "
+            f"({first_line(error)}): leave them out."
         ) from error
 
 
@@ -60,7 +61,8 @@ def find_device(accelerator: str, device: int | str) -> torch.device:
     device_type = "cuda" if accelerator in ("auto", "gpu") else accelerator
     if device_type == "cuda" and not has_gpu:
         raise ValueError(
-            f"accelerator={accelerator!r}, but torch finds no GPU here: pass accelerator='cpu' or 'auto'."
+            f"{parameter('accelerator', accelerator)}, but torch finds no GPU here: pass "
+            f"{parameter('accelerator', 'cpu')} or 'auto'."
         )
     return torch.device(device_type if device == "auto" else f"{device_type}:{device}")
 

@@ -17,9 +17,9 @@ from scvi.data.fields import BaseAnnDataField, CategoricalObsField, LayerField
 
 from tosica._checks import InstanceOf
 from tosica._limits import LIMITS
-from tosica._obs import UNKNOWN, default_palette, file_columns
+from tosica._obs import LIGHT_GRAY, UNKNOWN, default_palette, file_columns
 from tosica._settings import logger, only_warnings, warn_user
-from tosica._text import did_you_mean, list_names
+from tosica._text import did_you_mean, list_names, parameter
 from tosica.data import (
     MODALITY_KINDS,
     CellMatrix,
@@ -41,8 +41,6 @@ UNLABELED = InstanceOf("a label", str, Real, bool, optional=True)
 _NO_TERMS = {NO_TERM, "na", "nan", ""}
 # What Cell Ranger calls genes, in var["feature_types"].
 _GENES = "Gene Expression"
-# That of cells without a label, which annotate never writes.
-_UNLABELED_COLOR = "#d3d3d3"
 # Texts that stand for no label, in lower case.
 _NO_LABELS = {
     *(
@@ -378,7 +376,8 @@ class LabelsField(CategoricalObsField):
         if single:
             warn_user(
                 f"labels with a single cell in {self._where}: {', '.join(map(repr, single))}. They are learnt, but "
-                "neither validated nor calibrated: add cells, merge the label, or leave such labels out by min_cells=2."
+                "neither validated nor calibrated: add cells, merge the label, or leave such labels out by "
+                f"{parameter('min_cells', 2)}."
             )
         rare = self._leave_out(sizes)
         names = labels.categories.astype(str).to_numpy()
@@ -394,7 +393,7 @@ class LabelsField(CategoricalObsField):
             self.CATEGORICAL_MAPPING_KEY: mapping,
             self.ORIGINAL_ATTR_KEY: self._original_attr_key,
             self.UNLABELED_KEY: self._unlabeled,
-            self.COLORS_KEY: [color_of.get(name, _UNLABELED_COLOR) for name in mapping],
+            self.COLORS_KEY: [color_of.get(name, LIGHT_GRAY) for name in mapping],
             self.VALUES_KEY: typed_labels(labels.categories[is_label]),
             self.ORDERED_KEY: bool(labels.ordered),
         }

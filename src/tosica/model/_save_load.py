@@ -15,6 +15,7 @@ from scvi.data import AnnDataManager
 
 from tosica._checks import Names, Number, validate_params
 from tosica._files import as_os_error, find_model, is_temporary, replace_file
+from tosica._text import parameter
 from tosica.linear import (
     Adaptation,
     CrossValidated,
@@ -95,7 +96,7 @@ class SaveLoadMixin(SetupMixin):
         )
         if not (overwrite or is_free):
             raise FileExistsError(
-                f"{str(folder)!r} exists: choose another folder, or pass overwrite=True."
+                f"{str(folder)!r} exists: choose another folder, or pass {parameter('overwrite', True)}."
             )
         if save_anndata and self.adata is None:
             raise ValueError(

@@ -18,6 +18,7 @@ from anndata.io import read_elem, write_elem
 
 from tosica._files import as_os_error, replace_file
 from tosica._settings import logger, only_warnings, warn_user
+from tosica._text import parameter
 from tosica.data import EmptyCellsWarning
 from tosica.model._annotation_result import OUTDATED
 from tosica.ondisk._store import (
@@ -141,7 +142,7 @@ class Plan:
             if name != "path" and saved.get(name) != value:
                 raise ValueError(
                     f"{str(folder)!r} holds parts of an annotation that was begun with another {name} "
-                    f"({saved.get(name)!r}): go on with that, or pass overwrite=True or another output."
+                    f"({saved.get(name)!r}): go on with that, or pass {parameter('overwrite', True)} or another output."
                 )
 
 

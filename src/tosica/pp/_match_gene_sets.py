@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tosica._settings import logger, warn_user
-from tosica._text import list_names
+from tosica._text import list_names, parameter
 from tosica.gs._collections import COLLECTIONS
 from tosica.gs._gene_list import GeneList
 from tosica.gs._match import match_by_name, match_genes
@@ -127,8 +127,10 @@ def _check_organism(
         is_other = match.names.organism not in (None, organism)
         if match.target_organism is not None and match.column is None and is_other:
             if organism != "mouse" or not advice:
-                advice = f"pass organism={recognized!r} or leave it out"
-            raise ValueError(f"{holds}, but organism={organism!r} was given: {advice}.")
+                advice = f"pass {parameter('organism', recognized)} or leave it out"
+            raise ValueError(
+                f"{holds}, but {parameter('organism', organism)} was given: {advice}."
+            )
         return
     n_possible = min(len(targets), len(match.names))
     matches_few = match.n_rows < LOW_COVERAGE * n_possible
@@ -141,7 +143,7 @@ def _check_organism(
         counterpart = gene_sets.source.replace(target_organism, match.organism, 1)
         offer = f"gene_sets={counterpart!r}, or " if counterpart in COLLECTIONS else ""
         if target_organism != "mouse" or not advice:
-            advice = f"pass {offer}organism={match.organism!r} to map the gene sets by one-to-one orthology"
+            advice = f"pass {offer}{parameter('organism', match.organism)} to map the gene sets by one-to-one orthology"
         raise ValueError(
             f"{holds}, but the gene sets ({gene_sets.source}) hold {target_organism} genes ({targets.names[0]!r}): "
             f"{advice}."
@@ -152,7 +154,7 @@ def _check_organism(
     if advice and may_warn:
         warn_user(
             f"the gene sets ({gene_sets.source}) are human, but {advice}, and use mouse gene sets, such as "
-            "'mouse_gobp', or pass organism='human' if the genes are human."
+            f"'mouse_gobp', or pass {parameter('organism', 'human')} if the genes are human."
         )
 
 

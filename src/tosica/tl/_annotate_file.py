@@ -12,7 +12,7 @@ from tosica._files import check_output
 from tosica._obs import file_columns
 from tosica._progress import progress
 from tosica._settings import logger
-from tosica._text import format_thousands
+from tosica._text import format_thousands, parameter
 from tosica.model import TOSICA
 from tosica.model._annotation_result import (
     CONFIDENCE,
@@ -189,7 +189,9 @@ def annotate_file(
     (175, 63)
     """
     if layer is not None and use_raw:
-        raise ValueError("Give either layer or use_raw=True, not both.")
+        raise ValueError(
+            f"Give either layer or {parameter('use_raw', True)}, not both."
+        )
     source = os.fspath(path)
     target = Path(output)
     if target.suffix not in (".h5ad", ".zarr"):
@@ -268,4 +270,4 @@ def _annotate_parts(
     n_missing = sum(plan.n_cells(part_number) for part_number in missing)
     with progress(n_missing, "annotate", enabled=show_progress) as bar:
         for part_number in finished:
-            bar.n += plan.n_cells(part_number)
+            bar.update(plan.n_cells(part_number))

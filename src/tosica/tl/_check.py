@@ -206,9 +206,15 @@ def _improbable_labels(evidence: Evidence) -> Iterator[Doubt]:
             float(low.min()),
             LIMITS.median_probability,
             f"The probability is low in {listed(list(low.index))}.",
-            f"In half of the cells of {low.idxmin()!r} it is below {decimal(float(low.min()))}.",
+            _low_probability(cells, str(low.idxmin()), decimal(float(low.min()))),
             "Look at their markers before you use these labels, or merge them with what they are confused with.",
         )
+
+
+def _low_probability(cells: Cells, label: str, median: str) -> str:
+    if (cells.predicted == label).sum() == 1:
+        return f"It is {median} in the only cell of {label!r}."
+    return f"In half of the cells of {label!r} it is below {median}."
 
 
 def _unlike_the_reference(evidence: Evidence) -> Iterator[Doubt]:

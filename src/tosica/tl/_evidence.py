@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from tosica._checks import CellData, Flag, Names, String, as_names
 from tosica._obs import UNKNOWN, read_attention, read_groups, read_labels, read_numbers
 from tosica._settings import only_warnings, query_logger
-from tosica._text import did_you_mean, list_names
+from tosica._text import call, did_you_mean, list_names, parameter
 from tosica.data import ExpressionSource, LogNormalization, detect_values
 from tosica.model._tosica import MODEL
 
@@ -84,8 +84,8 @@ def check_annotated_by(
             writer = f"a model with the fingerprint {written_by!r}"
         raise ValueError(
             f"adata.uns[{key!r}] was written by {writer}, and this model's is {model.fingerprint!r}: "
-            f"pass the model that annotated adata, or run model.annotate(adata, "
-            f"key_added={key!r}) with this one."
+            f"pass the model that annotated adata, or run "
+            f"{call('model.annotate', f'adata, key_added={key!r}')} with this one."
         )
 
 
@@ -137,7 +137,7 @@ class Cells:
         if not ((self.probability >= 0) & (self.probability <= 1)).all():
             raise ValueError(
                 f"adata.obs['{key}_probability'] holds values that are missing (NaN) or not between 0 "
-                f"and 1: run model.annotate(adata, key_added={key!r}) again."
+                f"and 1: run {call('model.annotate', f'adata, key_added={key!r}')} again."
             )
         self.key = key
         self.sample_key = sample_key
@@ -333,12 +333,14 @@ def _log_expression(
             raise
         return (
             None,
-            f"{str(error).rstrip('.')}; name unscaled expression with layer= or use_raw=True",
+            f"{str(error).rstrip('.')}; name unscaled expression with "
+            f"{parameter('layer')} or {parameter('use_raw', True)}",
         )
     if values is None:
         return (
             None,
-            f"{matrix.where} is zero in all cells; name unscaled expression with layer= or use_raw=True",
+            f"{matrix.where} is zero in all cells; name unscaled expression with "
+            f"{parameter('layer')} or {parameter('use_raw', True)}",
         )
     block = sp.csr_matrix(block, dtype=np.float32)
     if values == "counts":

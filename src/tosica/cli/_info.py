@@ -1,0 +1,148 @@
+"""``tosica info``: what a file or a model holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tosica._files import find_model
+from tosica._progress import progress
+from tosica.cli._session import Command, genome_option, load
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+    from tosica.cli._session import Session
+    from tosica.model import TOSICA
+
+# Entries of a list that a line shows.
+_MAX_ENTRIES = 12
+
+
+@click.command(cls=Command, short_help="Say what a file or a model holds.")
+@click.argument("path")
+@genome_option
+@click.pass_obj
+def info(session: Session, path: str, genome: str | None) -> None:
+    """Say what PATH holds: the folder of a model, blood, or a file of cells.
+
+    Of a model: labels, genes, gene sets, scale of the reference, and its card if it has one, as
+    blood has, which comes with tosica. Of cells: their number, genes, layers, columns, scale of the
+    expression, and which model has annotated them.
+    """
+    folder = str(find_model(path))
+    card = Path(folder, "README.md")
+    if not session.as_json and card.is_file() and Path(folder, "model.pt").is_file():
+        # A model takes seconds to load, and its card says the same.
+        session.show(
+            {},
+            f"path: {path}\nkind: model\n\n{card.read_text(encoding='utf8')}".rstrip(),
+        )
+        return
+    from tosica.cli._files import read_cells
+    from tosica.io._kinds import kind_of
+
+    kind = kind_of(folder)
+    summary: dict[str, Any] = {"path": path, "kind": kind}
+    if kind == "model":
+        model = load("tosica.model").TOSICA.load(path, accelerator="cpu")
+        summary.update(_describe_model(model))
+        summary["card"] = card.read_text(encoding="utf8") if card.is_file() else None
+    else:
+        with progress(None, f"reading {path}"):
+            adata = read_cells(path, backed=True, genome=genome)
+            summary.update(_describe_cells(adata))
+    session.show(summary, "\n".join(_lines(summary)))
+
+
+def _describe_model(model: TOSICA) -> dict[str, Any]:
+    arguments = model.registry_["setup_args"]
+    reference = {
+        name: arguments[name]
+        for name in ("labels_key", "batch_key", "layer", "unlabeled_category")
+        if arguments.get(name) is not None
+    }
+    scales = [m.kind.describe_normalization(m.scale) for m in model.modalities]
+    sources = [f"{m.mask['source']} ({m.mask['organism']})" for m in model.modalities]
+    summary: dict[str, Any] = {
+        "is_trained": bool(model.is_trained),
+        "fingerprint": model.fingerprint,
+    }
+    modalities = [m.name for m in model.modalities if m.name is not None]
+    if modalities:
+        summary["modalities"] = modalities
+    return summary | {
+        "n_genes": sum(len(m.genes) for m in model.modalities),
+        "scale": "; ".join(scales),
+        "n_gene_sets": len(model.gene_sets),
+        "gene_sets_from": "; ".join(sources),
+        "labels": model.labels,
+        "reference": reference,
+        "scvi-tools": model.registry_.get("scvi_version"),
+    }
+
+
+def _describe_cells(adata: AnnData) -> dict[str, Any]:
+    annotations = {}
+    for key, record in adata.uns.items():
+        if _is_annotation(record):
+            annotations[str(key)] = {
+                "model": record["model"],
+                "tosica": record.get("version"),
+                "n_gene_sets": len(record["gene_sets"]),
+                "labels": list(record["labels"]),
+            }
+    layers = [key for key in adata.layers if key is not None]
+    return {
+        "n_cells": adata.n_obs,
+        "n_genes": adata.n_vars,
+        "genes": list(adata.var_names[:5]),
+        "X": _scale(adata),
+        "layers": {str(layer): _scale(adata, layer=layer) for layer in layers},
+        "raw": None if adata.raw is None else _scale(adata, use_raw=True),
+        "obs": list(adata.obs),
+        "obsm": list(adata.obsm),
+        "annotations": annotations,
+    }
+
+
+def _is_annotation(record: object) -> bool:
+    return isinstance(record, Mapping) and {"model", "labels", "gene_sets"} <= set(
+        record
+    )
+
+
+def _scale(adata: AnnData, **matrix: Any) -> str | None:
+    """Describe the values of a matrix: ``"counts"``, ``"log1p"``, or why they are neither."""
+    from tosica.data import CellMatrix, detect_values, sample_positions
+
+    has_no_x = not matrix and not adata.isbacked and adata.X is None
+    if not adata.n_vars or has_no_x:
+        return None
+    try:
+        rows = CellMatrix(adata, **matrix)
+        return detect_values(rows.take(sample_positions(rows.n_obs)), rows.where)
+    except (TypeError, ValueError) as error:
+        return f"neither counts nor log-normalised: {error}"
+
+
+def _lines(summary: Mapping[str, Any], indent: str = "") -> list[str]:
+    """Write a summary as text, a line each; empty values are left out, and long lists are cut."""
+    lines = []
+    for name, value in summary.items():
+        if value is None or value in ([], {}):
+            continue
+        if isinstance(value, Mapping):
+            lines.append(f"{indent}{name}:")
+            lines.extend(_lines(value, f"{indent}  "))
+        elif isinstance(value, list):
+            entries = ", ".join(map(str, value[:_MAX_ENTRIES]))
+            if len(value) > _MAX_ENTRIES:
+                entries += f", … ({len(value)})"
+            lines.append(f"{indent}{name}: {entries}")
+        else:
+            lines.append(f"{indent}{name}: {value}")
+    return lines
