@@ -361,14 +361,19 @@ class _Annotation:
 def _annotate_to_file(
     query: str, model: TOSICA, output: Path, options: dict[str, Any]
 ) -> pd.DataFrame:
+    import h5py
     from anndata.io import read_elem
 
     from tosica.ondisk import open_store
     from tosica.tl import annotate_file
 
     annotate_file(query, model, output, **options)
-    with open_store(str(output)) as root:
-        return read_elem(root["obs"])
+    root = open_store(str(output))
+    obs = read_elem(root["obs"])
+    # Groups of Zarr have nothing to close.
+    if isinstance(root, h5py.File):
+        root.close()
+    return obs
 
 
 def _annotate_to_table(
