@@ -27,6 +27,7 @@ from sklearn.svm import LinearSVC
 
 import tosica
 from benchmarks._accuracy_tasks import COUNTS, LABEL
+from benchmarks._models import train_default
 from benchmarks._original import probabilities, train_original
 
 if TYPE_CHECKING:
@@ -45,18 +46,15 @@ _LARGEST = 10.0
 
 def run_tosica(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
     """Tosica with defaults."""
-    tosica.pp.build_mask(reference)
-    tosica.TOSICA.setup_anndata(reference, labels_key=LABEL)
-    scvi.settings.seed = seed
-    model = tosica.TOSICA(reference)
-    model.train(enable_progress_bar=False, accelerator="cpu")
-    found = model.predict(query, soft=True)
+    model = train_default(reference, seed)
+    probabilities = model.predict(query, soft=True)
     # With few held-out cells there are no label sets.
     with contextlib.suppress(ValueError):
-        found.attrs["sets"] = {
-            c: model.predict_set(query, coverage=c, allow_empty=True) for c in COVERAGES
+        probabilities.attrs["sets"] = {
+            coverage: model.predict_set(query, coverage=coverage, allow_empty=True)
+            for coverage in COVERAGES
         }
-    return found
+    return probabilities
 
 
 def run_celltypist(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
@@ -65,28 +63,28 @@ def run_celltypist(reference: AnnData, query: AnnData, seed: int) -> pd.DataFram
 
     # The check expects counts of all genes of the organism. Feature selection is off by default.
     model = celltypist.train(reference, labels=LABEL, check_expression=False, n_jobs=1)
-    found = celltypist.annotate(query, model=model)
-    return found.probability_matrix
+    return celltypist.annotate(query, model=model).probability_matrix
 
 
 def run_scanvi(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
     """ScANVI on an scVI model of reference and query (Xu et al., 2021)."""
-    both = ad.concat({"reference": reference, "query": query}, label="origin")
-    both.obs["known"] = np.where(
-        both.obs["origin"] == "query", "unlabelled", both.obs[LABEL]
-    )
-    model = fit_scanvi(both, "origin", seed)
-    return model.predict(both[both.obs["origin"] == "query"].copy(), soft=True)
+    cells = ad.concat({"reference": reference, "query": query}, label="origin")
+    is_query = cells.obs["origin"] == "query"
+    cells.obs["seen_label"] = np.where(is_query, "unlabelled", cells.obs[LABEL])
+    model = fit_scanvi(cells, "origin", seed)
+    return model.predict(cells[is_query].copy(), soft=True)
 
 
 def fit_scanvi(cells: AnnData, batch_key: str, seed: int) -> scvi.model.SCANVI:
-    """Train scVI, then scANVI, on cells whose label in ``obs["known"]`` may be "unlabelled"."""
+    """Train scVI, then scANVI, on cells whose label in ``obs["seen_label"]`` may be "unlabelled"."""
     scvi.settings.seed = seed
     options = {"accelerator": "cpu", "enable_progress_bar": False}
     scvi.model.SCVI.setup_anndata(cells, layer=COUNTS, batch_key=batch_key)
-    first = scvi.model.SCVI(cells, n_layers=2, n_latent=30, gene_likelihood="nb")
-    first.train(**options)
-    model = scvi.model.SCANVI.from_scvi_model(first, "unlabelled", labels_key="known")
+    unsupervised = scvi.model.SCVI(cells, n_layers=2, n_latent=30, gene_likelihood="nb")
+    unsupervised.train(**options)
+    model = scvi.model.SCANVI.from_scvi_model(
+        unsupervised, "unlabelled", labels_key="seen_label"
+    )
     model.train(max_epochs=20, n_samples_per_label=100, **options)
     return model
 
@@ -128,21 +126,31 @@ def _support_vectors(
 
     Platt scaling is done for each label, so its best label may differ from that of the SVM.
     """
-    train, test = (x.X.toarray() if scaling else x.X for x in (reference, query))
-    for step in scaling:
-        train, test = step.fit_transform(train), step.transform(test)
-    fewest = int(reference.obs[LABEL].value_counts().min())
+    train = reference.X
+    test = query.X
+    if scaling:
+        pipeline = make_pipeline(*scaling)
+        train = pipeline.fit_transform(train.toarray())
+        test = pipeline.transform(test.toarray())
+    labels = reference.obs[LABEL].astype(str).to_numpy()
+    n_folds = max(2, min(5, int(reference.obs[LABEL].value_counts().min())))
     svm = LinearSVC(random_state=seed)
-    platt = CalibratedClassifierCV(svm, cv=max(2, min(5, fewest)), ensemble=False)
-    platt.fit(train, reference.obs[LABEL].astype(str).to_numpy())
-    found = platt.predict_proba(test)
-    if platts_labels:
-        return pd.DataFrame(found, index=query.obs_names, columns=platt.classes_)
-    called = platt.calibrated_classifiers_[0].estimator.predict(test)
-    cells = np.arange(len(found))
-    best, own = found.argmax(1), np.searchsorted(platt.classes_, called)
-    found[cells, best], found[cells, own] = found[cells, own], found[cells, best]
-    return pd.DataFrame(found, index=query.obs_names, columns=platt.classes_)
+    platt = CalibratedClassifierCV(svm, cv=n_folds, ensemble=False)
+    platt.fit(train, labels)
+    probabilities = platt.predict_proba(test)
+    if not platts_labels:
+        predicted = platt.calibrated_classifiers_[0].estimator.predict(test)
+        _swap_best(probabilities, np.searchsorted(platt.classes_, predicted))
+    return pd.DataFrame(probabilities, index=query.obs_names, columns=platt.classes_)
+
+
+def _swap_best(probabilities: np.ndarray, codes: np.ndarray) -> None:
+    """Give each cell's label the highest probability, in exchange for its own."""
+    cells = np.arange(len(probabilities))
+    best = probabilities.argmax(1)
+    highest = probabilities[cells, best]
+    probabilities[cells, best] = probabilities[cells, codes]
+    probabilities[cells, codes] = highest
 
 
 def run_knn(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
@@ -162,7 +170,8 @@ def _classified(
     *,
     dense: bool = False,
 ) -> pd.DataFrame:
-    train, test = (x.X.toarray() if dense else x.X for x in (reference, query))
+    train = reference.X.toarray() if dense else reference.X
+    test = query.X.toarray() if dense else query.X
     classifier.fit(train, reference.obs[LABEL].astype(str).to_numpy())
     return pd.DataFrame(
         classifier.predict_proba(test),
@@ -179,9 +188,11 @@ def run_literal(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
     mask = sp.hstack([reference.varm["tosica_mask"], every_gene])
     codes = reference.obs[LABEL].cat.codes.to_numpy()
     model = train_original(reference.X.toarray(), codes, mask, seed)
-    found = probabilities(model, query.X.toarray())
-    labels = reference.obs[LABEL].cat.categories
-    return pd.DataFrame(found, index=query.obs_names, columns=labels)
+    return pd.DataFrame(
+        probabilities(model, query.X.toarray()),
+        index=query.obs_names,
+        columns=reference.obs[LABEL].cat.categories,
+    )
 
 
 METHODS: dict[str, tuple[str, Method]] = {

@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 # Under these names in every split.
-LABEL, COUNTS, BATCH = "label", "counts", "batch"
+LABEL = "label"
+COUNTS = "counts"
+BATCH = "batch"
 # Share of the reference's labels that are wrong in the task with noise.
 NOISE = 0.2
-# Of simulated labels, those with fewer cells are left out.
-FEWEST = 20
+# Simulated labels with fewer cells are left out.
+MIN_CELLS = 20
 
 
 class Split(NamedTuple):
@@ -51,18 +53,19 @@ class Task(NamedTuple):
 
 
 def prepared(adata: AnnData, labels_key: str, batch_key: str | None = None) -> AnnData:
-    """Log-normalise counts; keep nothing but what a split has."""
-    made = ad.AnnData(csr_matrix(adata.X, dtype=np.float32))
-    made.obs_names, made.var_names = adata.obs_names, adata.var_names
-    made.obs[LABEL] = pd.Categorical(adata.obs[labels_key].astype(str))
-    made.obs[BATCH] = (
-        "one" if batch_key is None else adata.obs[batch_key].astype(str).to_numpy()
-    )
-    made.layers[COUNTS] = made.X.copy()
-    sc.pp.normalize_total(made, target_sum=1e4)
-    sc.pp.log1p(made)
-    del made.uns["log1p"]
-    return made
+    """Log-normalise counts, and drop everything that a split does not have."""
+    counts = csr_matrix(adata.X, dtype=np.float32)
+    cells = ad.AnnData(counts.copy(), layers={COUNTS: counts})
+    cells.obs_names = adata.obs_names
+    cells.var_names = adata.var_names
+    cells.obs[LABEL] = pd.Categorical(adata.obs[labels_key].astype(str))
+    cells.obs[BATCH] = "one"
+    if batch_key is not None:
+        cells.obs[BATCH] = adata.obs[batch_key].astype(str).to_numpy()
+    sc.pp.normalize_total(cells, target_sum=1e4)
+    sc.pp.log1p(cells)
+    del cells.uns["log1p"]
+    return cells
 
 
 def kang(data: Path) -> AnnData:
@@ -79,31 +82,32 @@ def lung(data: Path) -> AnnData:
 def pbmc68k(_: Path) -> AnnData:
     """700 PBMCs that come with scanpy, log-normalised; scaled back, their counts are whole."""
     adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
-    made = prepared(adata, "bulk_labels")
-    made.X = csr_matrix(adata.X, dtype=np.float32)
-    counts = made.X.copy()
+    cells = prepared(adata, "bulk_labels")
+    cells.X = csr_matrix(adata.X, dtype=np.float32)
+    counts = cells.X.copy()
     counts.data = np.expm1(counts.data)
-    smallest = [counts[i].data.min() for i in range(counts.shape[0])]
+    smallest = np.minimum.reduceat(counts.data, counts.indptr[:-1])
     counts.data = np.round(counts.data / np.repeat(smallest, np.diff(counts.indptr)))
-    made.layers[COUNTS] = counts
-    return made
+    cells.layers[COUNTS] = counts
+    return cells
 
 
 def simulated(data: Path, seed: int) -> AnnData:
     """1 500 cells in two batches, simulated by the script beside the data, without rare labels."""
     simulate = runpy.run_path(str(data.parent / "bench" / "simulate.py"))["simulate"]
-    made = prepared(simulate(1500, n_genes=2000, seed=seed), "cell_type", "batch")
-    sizes = made.obs[LABEL].value_counts()
-    made = made[made.obs[LABEL].isin(sizes.index[sizes >= FEWEST])].copy()
-    made.obs[LABEL] = made.obs[LABEL].cat.remove_unused_categories()
-    return made
+    cells = prepared(simulate(1500, n_genes=2000, seed=seed), "cell_type", "batch")
+    n_cells = cells.obs[LABEL].value_counts()
+    frequent = n_cells.index[n_cells >= MIN_CELLS]
+    cells = cells[cells.obs[LABEL].isin(frequent)].copy()
+    cells.obs[LABEL] = cells.obs[LABEL].cat.remove_unused_categories()
+    return cells
 
 
 def cite(data: Path) -> AnnData:
     """PBMCs of Mimitou et al. (2019): RNA, with labels that come from antibodies."""
-    made = prepared(mudata.read(f"{data / 'cite_pbmc.h5mu'}/rna"), "adt_cluster")
+    cells = prepared(mudata.read(f"{data / 'cite_pbmc.h5mu'}/rna"), "adt_cluster")
     # Genes in at most two cells are not informative.
-    return made[:, np.asarray((made.X > 0).sum(0)).ravel() > 2].copy()
+    return cells[:, np.asarray((cells.X > 0).sum(0)).ravel() > 2].copy()
 
 
 def breast(data: Path) -> AnnData:
@@ -119,9 +123,9 @@ def gut(data: Path) -> AnnData:
 
 
 def across(adata: AnnData, batch: str) -> list[Split]:
-    """One batch is the reference, the others are the query."""
-    first = (adata.obs[BATCH] == batch).to_numpy()
-    return [Split(adata[first].copy(), adata[~first].copy())]
+    """One batch is the reference, all other batches are the query."""
+    is_reference = (adata.obs[BATCH] == batch).to_numpy()
+    return [Split(adata[is_reference].copy(), adata[~is_reference].copy())]
 
 
 def of_known_types(splits: list[Split]) -> list[Split]:
@@ -160,9 +164,8 @@ def noisy(splits: list[Split], seed: int) -> list[Split]:
         labels = reference.obs[LABEL].cat.categories
         codes = reference.obs[LABEL].cat.codes.to_numpy().copy()
         wrong = rng.permutation(len(codes))[: round(NOISE * len(codes))]
-        codes[wrong] = (codes[wrong] + rng.integers(1, len(labels), len(wrong))) % len(
-            labels
-        )
+        shifts = rng.integers(1, len(labels), len(wrong))
+        codes[wrong] = (codes[wrong] + shifts) % len(labels)
         reference.obs[LABEL] = pd.Categorical.from_codes(codes, labels)
     return splits
 
@@ -172,41 +175,49 @@ TASKS: dict[str, Task] = {
         "Kang, control → IFN-β", False, lambda data, seed: across(kang(data), "ctrl")
     ),
     "kang back": Task(
-        "Kang, IFN-β → control", False, lambda d, seed: across(kang(d), "stim")
+        "Kang, IFN-β → control", False, lambda data, seed: across(kang(data), "stim")
     ),
     "lung": Task(
         "lung, CEL-seq2 → Drop-seq",
         False,
-        lambda d, seed: across(lung(d), "sc_celseq2"),
+        lambda data, seed: across(lung(data), "sc_celseq2"),
     ),
     "lung back": Task(
         "lung, Drop-seq → CEL-seq2",
         False,
-        lambda d, seed: across(lung(d), "sc_dropseq"),
+        lambda data, seed: across(lung(data), "sc_dropseq"),
     ),
-    "pbmc68k": Task("pbmc68k, 5 folds", True, lambda d, seed: folds(pbmc68k(d), seed)),
+    "pbmc68k": Task(
+        "pbmc68k, 5 folds", True, lambda data, seed: folds(pbmc68k(data), seed)
+    ),
     "kang noisy": Task(
         "Kang, control → IFN-β, 20 % wrong labels",
         False,
-        lambda d, seed: noisy(across(kang(d), "ctrl"), seed),
+        lambda data, seed: noisy(across(kang(data), "ctrl"), seed),
     ),
-    "kang 50": Task("Kang, 50 cells", True, lambda d, seed: few(kang(d), 50, seed)),
-    "kang 200": Task("Kang, 200 cells", True, lambda d, seed: few(kang(d), 200, seed)),
-    "kang 750": Task("Kang, 750 cells", True, lambda d, seed: few(kang(d), 750, seed)),
+    "kang 50": Task(
+        "Kang, 50 cells", True, lambda data, seed: few(kang(data), 50, seed)
+    ),
+    "kang 200": Task(
+        "Kang, 200 cells", True, lambda data, seed: few(kang(data), 200, seed)
+    ),
+    "kang 750": Task(
+        "Kang, 750 cells", True, lambda data, seed: few(kang(data), 750, seed)
+    ),
     "breast cells": Task(
         "breast, cells → nuclei",
         False,
-        lambda d, seed: across(breast(d), "komentissuebank"),
+        lambda data, seed: across(breast(data), "komentissuebank"),
     ),
     "breast nuclei": Task(
         "breast, nuclei → cells",
         False,
-        lambda d, seed: of_known_types(across(breast(d), "gtex")),
+        lambda data, seed: of_known_types(across(breast(data), "gtex")),
     ),
     "gut": Task(
         "mouse gut, 22 types, halves",
         True,
-        lambda d, seed: [*across(gut(d), "a"), *across(gut(d), "b")],
+        lambda data, seed: [*across(gut(data), "a"), *across(gut(data), "b")],
     ),
 }
 

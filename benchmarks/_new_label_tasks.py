@@ -19,17 +19,18 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
 
-# Column with the labels that a method may see; cells without one have this value.
-KNOWN, UNLABELED = "known", "unlabeled"
+# Column with the labels that a method may see, and its value in cells without a label.
+SEEN_LABEL = "seen_label"
+UNLABELED = "unlabeled"
 # Labeled cells of the held-out type.
 N_NEW = 30
 DATASETS = {"Kang": (kang, "ctrl"), "lung": (lung, "sc_celseq2")}
 
 
 class Query(NamedTuple):
-    """A query: cells to adapt to, with ``obs["known"]``, and other cells to score on."""
+    """A query: cells to adapt to, with ``obs["seen_label"]``, and other cells to score on."""
 
-    which: str
+    name: str
     cells: AnnData
     test: AnnData
 
@@ -44,38 +45,40 @@ class HeldOut(NamedTuple):
 
 
 def held_out(data: Path, seed: int) -> Iterator[HeldOut]:
-    """Hold each type of each dataset out, one after the other."""
-    for dataset, (read, batch) in DATASETS.items():
-        adata = read(data)
+    """Hold out each type of each dataset in turn."""
+    for dataset, (read_cells, batch) in DATASETS.items():
+        adata = read_cells(data)
         labels = adata.obs[LABEL].astype(str).to_numpy()
-        first = (adata.obs[BATCH] == batch).to_numpy()
+        is_in_batch = (adata.obs[BATCH] == batch).to_numpy()
         for label in np.unique(labels):
             rng = np.random.default_rng([seed, *label.encode()])
-            own = rng.permutation(np.flatnonzero(first & (labels != label)))
-            reference = adata[np.sort(own[: len(own) // 2])].copy()
+            is_new = labels == label
+            cells = rng.permutation(np.flatnonzero(is_in_batch & ~is_new))
+            half = len(cells) // 2
+            reference = adata[np.sort(cells[:half])].copy()
             reference.obs[LABEL] = reference.obs[LABEL].cat.remove_unused_categories()
-            same = np.append(
-                own[len(own) // 2 :], np.flatnonzero(first & (labels == label))
-            )
+            same_batch = np.append(cells[half:], np.flatnonzero(is_in_batch & is_new))
+            other_batch = np.flatnonzero(~is_in_batch)
             queries = [
-                _query("same batch", adata, same, label, rng),
-                _query("other batch", adata, np.flatnonzero(~first), label, rng),
+                _query("same batch", adata, same_batch, label, rng),
+                _query("other batch", adata, other_batch, label, rng),
             ]
             yield HeldOut(dataset, label, reference, queries)
 
 
 def _query(
-    which: str, adata: AnnData, cells: np.ndarray, label: str, rng: np.random.Generator
+    name: str, adata: AnnData, cells: np.ndarray, label: str, rng: np.random.Generator
 ) -> Query:
-    """Label some cells of a type; of all others, half are seen unlabeled and half are scored."""
-    is_new = adata.obs[LABEL].astype(str).to_numpy()[cells] == label
-    labeled = rng.permutation(cells[is_new])[:N_NEW]
-    others = np.setdiff1d(cells, labeled)
-    seed = int(rng.integers(2**31))
-    strata = adata.obs[LABEL].astype(str).to_numpy()[others]
+    """Label some cells of a type; of all other cells, half are seen unlabeled, half scored."""
+    labels = adata.obs[LABEL].astype(str).to_numpy()
+    labeled = rng.permutation(cells[labels[cells] == label])[:N_NEW]
+    unlabeled = np.setdiff1d(cells, labeled)
     seen, test = train_test_split(
-        others, test_size=0.5, stratify=strata, random_state=seed
+        unlabeled,
+        test_size=0.5,
+        stratify=labels[unlabeled],
+        random_state=int(rng.integers(2**31)),
     )
     query = adata[np.concatenate([labeled, seen])].copy()
-    query.obs[KNOWN] = [label] * len(labeled) + [UNLABELED] * len(seen)
-    return Query(which, query, adata[test].copy())
+    query.obs[SEEN_LABEL] = [label] * len(labeled) + [UNLABELED] * len(seen)
+    return Query(name, query, adata[test].copy())

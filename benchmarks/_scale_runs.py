@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
     from tosica import TOSICA
 
-N_GENES, N_REFERENCE = 3000, 10_000
-# Settings of every training: what is measured is how fast cells pass.
+N_GENES = 3000
+N_REFERENCE = 10_000
+# Settings of every training, of which the rate of cells is measured.
 _TRAIN = {"accelerator": "cpu", "enable_progress_bar": False, "refit": False}
 
 
@@ -60,48 +61,57 @@ def annotate(folder: Path, n_cells: int, way: str, share: int) -> dict[str, floa
         if share > 1:
             query = query[: n_cells // share].copy()
         return timed(lambda: model.annotate(query), query.n_obs)
-    source = folder / f"{n_cells}.{'h5ad' if way == 'h5ad' else 'zarr'}"
+    suffix = "h5ad" if way == "h5ad" else "zarr"
+    source = folder / f"{n_cells}.{suffix}"
     output = folder / f"annotated_{n_cells}_{way}.zarr"
     options: dict[str, Any] = {"overwrite": True, "include_x": False}
     size = 49_152
     if n_cells < 10 * size:
         options["cells_per_part"] = max(n_cells // 20 // 64, 1) * 64
-    if not way.startswith("dask"):
-        found = timed(
-            lambda: tosica.tl.annotate_file(source, model, output, **options), n_cells
-        )
-    else:
-        from distributed import Client, LocalCluster
-
-        from benchmarks._synthetic import synthetic
-
+    if way.startswith("dask"):
         n_workers = int(way.removeprefix("dask"))
-        with (
-            LocalCluster(
-                n_workers=n_workers, threads_per_worker=1, dashboard_address=None
-            ) as cluster,
-            Client(cluster) as client,
-        ):
-            # Imports, the model and compiled code are loaded at the first part.
-            few = folder / "few.zarr"
-            if not few.exists():
-                synthetic(512, N_GENES).write_zarr(few)
-            tosica.tl.annotate_file(
-                few,
-                model,
-                folder / f"few_{way}.zarr",
-                client=client,
-                cells_per_part=128,
-                overwrite=True,
-            )
-            found = timed(
-                lambda: tosica.tl.annotate_file(
-                    source, model, output, client=client, **options
-                ),
-                n_cells,
-            )
-            return {**found, "peak_mb": max(client.run(peak_mb).values())}
-    return found
+        return _annotate_on_workers(source, model, output, n_workers, n_cells, options)
+    return timed(
+        lambda: tosica.tl.annotate_file(source, model, output, **options), n_cells
+    )
+
+
+def _annotate_on_workers(
+    source: Path,
+    model: TOSICA,
+    output: Path,
+    n_workers: int,
+    n_cells: int,
+    options: dict[str, Any],
+) -> dict[str, float]:
+    from distributed import Client, LocalCluster
+
+    import tosica
+    from benchmarks._synthetic import synthetic
+
+    cluster = LocalCluster(
+        n_workers=n_workers, threads_per_worker=1, dashboard_address=None
+    )
+    with cluster, Client(cluster) as client:
+        # Imports, the model and compiled code are loaded at the first cells.
+        small = output.parent / "few.zarr"
+        if not small.exists():
+            synthetic(512, N_GENES).write_zarr(small)
+        tosica.tl.annotate_file(
+            small,
+            model,
+            output.parent / f"few_{n_workers}.zarr",
+            client=client,
+            cells_per_part=128,
+            overwrite=True,
+        )
+        measured = timed(
+            lambda: tosica.tl.annotate_file(
+                source, model, output, client=client, **options
+            ),
+            n_cells,
+        )
+        return {**measured, "peak_mb": max(client.run(peak_mb).values())}
 
 
 def train(
@@ -116,18 +126,22 @@ def train(
         """Notes when minibatches begin and end, without the first ones."""
 
         def __init__(self) -> None:
-            self.began = self.ended = 0.0
-            self.n_cells, self.n_first = 0, 20
+            self.start = 0.0
+            self.end = 0.0
+            self.n_cells = 0
+            self.n_skipped = 20
 
         def on_train_start(self, trainer: Any, *args: Any) -> None:
-            self.n_first = min(self.n_first, int(trainer.num_training_batches) // 2)
+            n_batches = int(trainer.num_training_batches)
+            self.n_skipped = min(self.n_skipped, n_batches // 2)
 
-        def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
-            batch = args[2]
-            if args[3] == self.n_first - 1:
-                self.began = time.perf_counter()
-            elif args[3] >= self.n_first:
-                self.ended = time.perf_counter()
+        def on_train_batch_end(
+            self, trainer: Any, module: Any, outputs: Any, batch: Any, i_batch: int
+        ) -> None:
+            if i_batch == self.n_skipped - 1:
+                self.start = time.perf_counter()
+            elif i_batch >= self.n_skipped:
+                self.end = time.perf_counter()
                 self.n_cells += len(batch["X"])
 
     scvi.settings.seed = 0
@@ -137,7 +151,8 @@ def train(
         reference = ad.read_h5ad(folder / f"{n_cells}.h5ad", backed="r")
     else:
         reference = ad.experimental.read_lazy(folder / f"{n_cells}.zarr")
-    model, clock = untrained(reference), Clock()
+    model = untrained(reference)
+    clock = Clock()
     options: dict[str, Any] = {
         "callbacks": [clock],
         "max_epochs": 1,
@@ -147,11 +162,11 @@ def train(
     if n_batches is not None:
         options["limit_train_batches"] = n_batches
         options["limit_val_batches"] = 20
-    found = timed(lambda: model.train(**options), n_cells)
+    measured = timed(lambda: model.train(**options), n_cells)
     loss = float(model.history["validation_loss"].iloc[-1, 0])
     return {
-        **found,
-        "network": clock.ended - clock.began,
+        **measured,
+        "network": clock.end - clock.start,
         "cells": clock.n_cells,
         "validation_loss": loss,
     }
@@ -159,9 +174,9 @@ def train(
 
 def timed(call: Callable[[], Any], n_cells: int) -> dict[str, float]:
     """Time of a call in seconds."""
-    began = time.perf_counter()
+    start = time.perf_counter()
     call()
-    return {"seconds": time.perf_counter() - began, "cells": n_cells}
+    return {"seconds": time.perf_counter() - start, "cells": n_cells}
 
 
 def peak_mb() -> float:
@@ -179,7 +194,7 @@ def run(
 ) -> dict[str, float]:
     """One measurement, by the arguments of its process."""
     if task == "annotate":
-        found = annotate(Path(folder), int(n_cells), way, int(number))
+        measured = annotate(Path(folder), int(n_cells), way, int(number))
     else:
-        found = train(Path(folder), int(n_cells), way, int(number) or None)
-    return {"peak_mb": peak_mb(), **found}
+        measured = train(Path(folder), int(n_cells), way, int(number) or None)
+    return {"peak_mb": peak_mb(), **measured}

@@ -24,17 +24,22 @@ _MIN_GENES = 5
 # Measured on the 3 000 most variable genes of the PBMCs of Kang et al. (2018). The share of counts
 # of the gene with rank r is proportional to (r + .5) ** -1.25. The median counts of a cell are 373,
 # and their logarithm has a standard deviation of .68 (.2 to .36 within a cell type).
-_ZIPF_OFFSET, _ZIPF_EXPONENT = 0.5, 1.25
-_MEDIAN_COUNTS, _MEASURED_GENES = 373, 3_000
-_DEPTH_SD_LABELS, _DEPTH_SD_CELLS = 0.5, 0.35
+_ZIPF_OFFSET = 0.5
+_ZIPF_EXPONENT = 1.25
+_MEDIAN_COUNTS = 373
+_MEASURED_GENES = 3_000
+_DEPTH_SD_LABELS = 0.5
+_DEPTH_SD_CELLS = 0.35
 
 # The most frequent of 13 labels is 600 times as frequent as the rarest, which has .07 % of cells.
-_RAREST, _LABELS_MEASURED = 1 / 600, 13
+_RAREST = 1 / 600
+_MEASURED_LABELS = 13
 
 # An active gene set adds a share to the baseline of 1, with this mean of its gamma distribution of
 # shape 1. With this value, a logistic regression classifies nine of ten cells correctly.
 _ACTIVE_SHARE = 0.03
-_SETS_PER_LABEL, _OTHER_SETS_PER_CELL = 3, 4
+_SETS_PER_LABEL = 3
+_RANDOM_SETS_PER_CELL = 4
 
 # Cells that share a random stream. Another value would give other data.
 _CELLS_PER_STREAM = 1_000
@@ -124,17 +129,15 @@ def synthetic(
     The run time is proportional to the number of counts: 100 000 cells × 3 000 genes take about
     ten seconds on one core. The memory needed is about twice that of the result.
     """
-    whole = {
+    params = {
         "n_obs": n_obs,
         "n_vars": n_vars,
         "n_labels": n_labels,
         "n_batches": n_batches,
         "n_gene_sets": n_gene_sets,
+        "seed": seed,
+        "batch_effect": batch_effect,
     }
-    params: dict[str, float] = {
-        name: int(number) for name, number in (whole | {"seed": seed}).items()
-    }
-    params |= {"batch_effect": float(batch_effect)}
     if n_obs < max(2 * n_labels, n_batches) or n_gene_sets < n_labels:
         raise ValueError(
             f"n_obs={n_obs} must be at least n_batches={n_batches} and twice n_labels={n_labels}, so that every "
@@ -143,31 +146,21 @@ def synthetic(
     var_names, set_names, members = _gene_sets(n_vars, n_gene_sets)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
 
-    ratio = _RAREST ** (1 / (max(n_labels, _LABELS_MEASURED) - 1))
-    share = ratio ** np.arange(n_labels)
-    share /= share.sum()
+    share = _label_shares(n_labels)
     # Each label has at least two cells, so that it can be split into a training and a test set.
-    drawn = rng.choice(n_labels, size=n_obs - 2 * n_labels, p=share)
-    labels = rng.permutation(np.concatenate([np.repeat(np.arange(n_labels), 2), drawn]))
+    minimum = np.repeat(np.arange(n_labels), 2)
+    sampled = rng.choice(n_labels, size=n_obs - 2 * n_labels, p=share)
+    labels = rng.permutation(np.concatenate([minimum, sampled]))
     batches = rng.permutation(np.arange(n_obs) % n_batches)
-
     planted = _plant(members, n_labels, rng)
-    size = n_vars / _MEASURED_GENES
-    # Fewer genes are a panel, selected for high expression, so the counts of a cell decrease more
-    # slowly than the number of genes.
-    median = _MEDIAN_COUNTS * max(size, math.sqrt(size))
-    deviation = rng.normal(0, _DEPTH_SD_LABELS, n_labels)
-    depths = median * np.exp(deviation - share @ deviation)
-
-    ranks = np.arange(1, n_vars + 1, dtype=np.float64)
-    baseline = (ranks + _ZIPF_OFFSET) ** -_ZIPF_EXPONENT
-    baseline = rng.permutation(baseline / baseline.sum())
+    depths = _label_depths(n_vars, share, rng)
+    baseline = _baseline(n_vars, rng)
     effects = np.exp(rng.normal(0, batch_effect, (n_batches, n_vars)))
     sources = _Sources(baseline, effects, members)
 
     blocks = []
-    for stream, first in enumerate(range(0, n_obs, _CELLS_PER_STREAM)):
-        cells = slice(first, first + _CELLS_PER_STREAM)
+    for stream, start in enumerate(range(0, n_obs, _CELLS_PER_STREAM)):
+        cells = slice(start, start + _CELLS_PER_STREAM)
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1, stream)))
         blocks.append(
             sources.draw(
@@ -193,8 +186,34 @@ def synthetic(
     )
 
 
+def _label_shares(n_labels: int) -> NDArray[np.float64]:
+    """Shares of the labels, which fall geometrically."""
+    ratio = _RAREST ** (1 / (max(n_labels, _MEASURED_LABELS) - 1))
+    share = ratio ** np.arange(n_labels)
+    return share / share.sum()
+
+
+def _label_depths(
+    n_vars: int, share: NDArray[np.float64], rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Median counts of the cells of each label."""
+    size = n_vars / _MEASURED_GENES
+    # Fewer genes are a panel, selected for high expression, so the counts of a cell decrease more
+    # slowly than the number of genes.
+    median = _MEDIAN_COUNTS * max(size, math.sqrt(size))
+    deviation = rng.normal(0, _DEPTH_SD_LABELS, len(share))
+    return median * np.exp(deviation - share @ deviation)
+
+
+def _baseline(n_vars: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Share of each gene in the counts, by Zipf's law."""
+    ranks = np.arange(1, n_vars + 1, dtype=np.float64)
+    baseline = (ranks + _ZIPF_OFFSET) ** -_ZIPF_EXPONENT
+    return rng.permutation(baseline / baseline.sum())
+
+
 class _Sources:
-    """What transcripts come from: the baseline of each batch, then each gene set in each batch.
+    """Sources of transcripts: the baseline of each batch, then each gene set in each batch.
 
     In source s, ``cumulative`` increases from s to s + 1, and the probability of gene ``genes[i]``
     is the increase at ``cumulative[i]``.
@@ -211,17 +230,16 @@ class _Sources:
         all_genes = np.arange(baseline.size)
         # Without the square root, a few genes with most of the counts would dominate their sets.
         flat = np.sqrt(baseline)
-        parts = [(all_genes, baseline * effect) for effect in effects]
+        genes = [all_genes] * self.n_batches
+        rates = [baseline * effect for effect in effects]
         for gene_set in np.split(members.indices, members.indptr[1:-1]):
-            parts += [
-                (gene_set, flat[gene_set] * effect[gene_set]) for effect in effects
-            ]
+            genes += [gene_set] * self.n_batches
+            rates += [flat[gene_set] * effect[gene_set] for effect in effects]
         cumulative = []
-        for source, (_, rates) in enumerate(parts):
-            summed = np.cumsum(rates)
-            summed /= summed[-1]
-            cumulative.append(source + summed)
-        self.genes = np.concatenate([genes for genes, _ in parts]).astype(np.int32)
+        for source, source_rates in enumerate(rates):
+            summed = np.cumsum(source_rates)
+            cumulative.append(source + summed / summed[-1])
+        self.genes = np.concatenate(genes).astype(np.int32)
         self.cumulative = np.concatenate(cumulative)
 
     def draw(
@@ -233,8 +251,10 @@ class _Sources:
     ) -> csr_matrix:
         """Draw counts ``(n_cells, n_vars)``: first the transcripts per source, then their genes."""
         n_cells = len(batches)
-        others = rng.integers(0, self.n_gene_sets, (n_cells, _OTHER_SETS_PER_CELL))
-        active = np.concatenate([planted, others], axis=1)
+        random_sets = rng.integers(
+            0, self.n_gene_sets, (n_cells, _RANDOM_SETS_PER_CELL)
+        )
+        active = np.concatenate([planted, random_sets], axis=1)
         weights = rng.gamma(1.0, _ACTIVE_SHARE, active.shape)
         weights = np.concatenate([np.ones((n_cells, 1)), weights], axis=1)
         # Sources of each cell, (n_cells, 1 + n_active), with the baseline first.
@@ -245,9 +265,8 @@ class _Sources:
         numbers = rng.poisson(
             depths[:, None] * weights / weights.sum(axis=1, keepdims=True)
         )
-        numbers[numbers.sum(axis=1) == 0, 0] = (
-            1  # every cell has at least one transcript
-        )
+        # Every cell has at least one transcript.
+        numbers[numbers.sum(axis=1) == 0, 0] = 1
 
         uniform = rng.random(int(numbers.sum()))
         uniform *= 1 - 2**-24  # otherwise rounding could reach the next source
@@ -304,13 +323,13 @@ def _gene_sets(
             f"n_vars={n_vars} genes fill only {n_fit} gene sets of {_COLLECTION} with at least "
             f"{_MIN_GENES} genes, not n_gene_sets={n_gene_sets}: raise n_vars or lower n_gene_sets."
         )
-    kept = np.sort(np.argsort(-sizes, kind="stable")[:n_gene_sets])
-    members = members[kept]
+    largest = np.sort(np.argsort(-sizes, kind="stable")[:n_gene_sets])
+    members = members[largest]
     members = csr_matrix(
         (members.data, members.indices, members.indptr), shape=(n_gene_sets, n_vars)
     )
     synthetic = [f"SYNTHETIC{i + 1}" for i in range(n_vars - n_named)]
-    return [*genes[:n_named], *synthetic], [set_names[i] for i in kept], members
+    return [*genes[:n_named], *synthetic], [set_names[i] for i in largest], members
 
 
 def _plant(
@@ -328,14 +347,14 @@ def _plant(
     sizes = np.diff(shuffled.indptr)
     taken = np.zeros(members.shape[1])
     overlap = np.zeros(n_sets)
-    chosen = []
+    planted = []
     for _ in range(n_labels * per_label):
         best = int(np.argmin(overlap))
-        chosen.append(best)
+        planted.append(best)
         taken[shuffled.indices[shuffled.indptr[best] : shuffled.indptr[best + 1]]] = 1
         overlap = shuffled @ taken / sizes
-        overlap[chosen] = np.inf
-    return rng.permutation(order[chosen]).reshape(n_labels, per_label)
+        overlap[planted] = np.inf
+    return rng.permutation(order[planted]).reshape(n_labels, per_label)
 
 
 def _numbered(name: str, n: int) -> list[str]:

@@ -9,11 +9,7 @@ METHOD`` repeats a method.
 
 from __future__ import annotations
 
-import argparse
-import json
-import logging
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +17,15 @@ import pandas as pd
 
 from benchmarks._accuracy_methods import METHODS, quietly
 from benchmarks._accuracy_tasks import LABEL, TASKS, UNSEEN
-from benchmarks._results import table, version_lines, versions, write
+from benchmarks._results import (
+    load,
+    make_parser,
+    quiet,
+    table,
+    version_lines,
+    versions,
+    write,
+)
 from benchmarks._scores import BY_CHANCE, METRICS, scores
 
 if TYPE_CHECKING:
@@ -34,37 +38,42 @@ _FIRST_UNSEEN_SEED = 5
 
 def one_run(splits: list[Split], method: str, seed: int) -> dict[str, Any]:
     """Run a method on the splits of a task, and score their queries together."""
-    truth, called, probability, sets = [], [], [], []
-    started = time.perf_counter()
+    truth = []
+    predicted = []
+    probability = []
+    covered = []
+    start = time.perf_counter()
     for reference, query in splits:
-        found = quietly(METHODS[method][1], reference, query, seed)
-        found.columns = found.columns.astype(str)
-        known = query.obs[LABEL].astype(str)
-        truth.append(known.to_numpy())
-        called.append(found.idxmax(axis=1).to_numpy())
-        probability.append(found.max(axis=1).to_numpy())
-        sets.append(
-            {
-                coverage: _inside(table, known)
-                for coverage, table in found.attrs.get("sets", {}).items()
-            }
+        probabilities = quietly(METHODS[method][1], reference, query, seed)
+        probabilities.columns = probabilities.columns.astype(str)
+        labels = query.obs[LABEL].astype(str)
+        truth.append(labels.to_numpy())
+        predicted.append(probabilities.idxmax(axis=1).to_numpy())
+        probability.append(probabilities.max(axis=1).to_numpy())
+        label_sets = probabilities.attrs.get("sets", {})
+        covered.append(
+            {level: _contains(sets, labels) for level, sets in label_sets.items()}
         )
-    seconds = time.perf_counter() - started
+    seconds = time.perf_counter() - start
     # There are no sets for a coverage that a reference has too few cells for.
-    levels = [level for level in sets[0] if all(level in part for part in sets)]
+    levels = [level for level in covered[0] if all(level in sets for sets in covered)]
     return {
-        **scores(*map(np.concatenate, (truth, called, probability))),
+        **scores(
+            np.concatenate(truth),
+            np.concatenate(predicted),
+            np.concatenate(probability),
+        ),
         "seconds": seconds / len(splits),
         "covered": {
-            str(level): float(np.concatenate([part[level] for part in sets]).mean())
+            str(level): float(np.concatenate([sets[level] for sets in covered]).mean())
             for level in levels
         },
     }
 
 
-def _inside(table: pd.DataFrame, truth: pd.Series) -> np.ndarray:
-    """Whether each cell's label is in its set."""
-    return table.to_numpy()[np.arange(len(table)), table.columns.get_indexer(truth)]
+def _contains(sets: pd.DataFrame, labels: pd.Series) -> np.ndarray:
+    """Whether the set of each cell contains its label."""
+    return sets.to_numpy()[np.arange(len(sets)), sets.columns.get_indexer(labels)]
 
 
 # The tasks with the largest calibration errors of all methods, and those in which tosica leads by most.
@@ -88,45 +97,31 @@ _UNSEEN_TITLE = [
 ]
 
 
-def _known(unseen: bool) -> dict[str, Task]:
-    return UNSEEN if unseen else TASKS
-
-
 def report(result: dict[str, Any]) -> str:
-    """What the page says of a result."""
+    """Section of the page."""
     if "tables" in result:
-        return "\n".join(
-            [
-                *result["text"],
-                "",
-                *(line for t in result["tables"] for line in (*table(*t), "")),
-            ]
-        )
+        lines = [*result["text"], ""]
+        for head, rows in result["tables"]:
+            lines += [*table(head, rows), ""]
+        return "\n".join(lines)
     runs = pd.DataFrame(result["runs"])
-    known = _known(result["unseen"])
+    all_tasks = UNSEEN if result["unseen"] else TASKS
     tasks = {
-        name: task.title for name, task in known.items() if name in set(runs["task"])
+        name: task for name, task in all_tasks.items() if name in set(runs["task"])
     }
     methods = [name for name in METHODS if name in set(runs["method"])]
-    lines = [
-        *(_UNSEEN_TITLE if result["unseen"] else _TITLE),
-        *([result["note"]] if result.get("note") else []),
-        "",
-    ]
-    of_task = runs.groupby(["method", "task"])[list(METRICS)]
-    means, spreads = of_task.mean(), of_task.std()
-    lines += _means(runs, means, len(tasks))
-    lines += _by_task(means, spreads, tasks, methods, "accuracy")
+    lines = list(_UNSEEN_TITLE if result["unseen"] else _TITLE)
+    if result.get("note"):
+        lines.append(result["note"])
+    by_task = runs.groupby(["method", "task"])[list(METRICS)]
+    means = by_task.mean()
+    spreads = by_task.std()
+    lines += ["", *_means(runs, means, len(tasks))]
+    lines += _accuracy_by_task(means, spreads, tasks, methods)
     methods = [name for name in methods if name not in ("svm platt", "literal")]
-    by_chance = (
-        runs[runs["method"] == OURS].groupby("task")[BY_CHANCE].mean()
-        if BY_CHANCE in runs
-        else None
-    )
-    lines += _by_task(means, spreads, tasks, methods, "calibration error", by_chance)
+    lines += _error_by_task(runs, means, spreads, tasks, methods)
     if OURS in methods:
-        within = {name: known[name].title for name in tasks if known[name].within}
-        lines += _label_sets(runs[runs["method"] == OURS], within)
+        lines += _label_sets(runs[runs["method"] == OURS], tasks)
     lines += version_lines(result)
     return "\n".join(lines)
 
@@ -135,90 +130,108 @@ def _means(runs: pd.DataFrame, means: pd.DataFrame, n_tasks: int) -> list[str]:
     """Means over the tasks of the methods that were run on all of them."""
     n_seeds = runs.groupby("method")["seed"].nunique()
     rows = []
-    for method in (name for name in METHODS if name in n_seeds.index):
-        of = means.loc[method]
-        if len(of) == n_tasks:
-            row = [
-                METHODS[method][0],
-                *(_shown(of[metric].mean(), metric) for metric in METRICS),
-                n_seeds[method],
-            ]
-            if set(EXTREME) < set(of.index):
-                row.insert(
-                    -2,
-                    _shown(
-                        of["calibration error"].drop(list(EXTREME)).mean(),
-                        "calibration error",
-                    ),
-                )
-                row.insert(
-                    2,
-                    _shown(of["accuracy"].drop(list(LARGEST_LEADS)).mean(), "accuracy"),
-                )
-            rows.append(row)
+    has_hard_tasks = False
+    for method in METHODS:
+        if method not in n_seeds.index or len(means.loc[method]) != n_tasks:
+            continue
+        by_task = means.loc[method]
+        row = [METHODS[method][0]]
+        row += [_format(by_task[metric].mean(), metric) for metric in METRICS]
+        row.append(n_seeds[method])
+        has_hard_tasks = set(EXTREME) < set(by_task.index)
+        if has_hard_tasks:
+            error = by_task["calibration error"].drop(list(EXTREME)).mean()
+            accuracy = by_task["accuracy"].drop(list(LARGEST_LEADS)).mean()
+            row.insert(-2, _format(error, "calibration error"))
+            row.insert(2, _format(accuracy, "accuracy"))
+        rows.append(row)
     head = ["mean over the tasks", *METRICS.values(), "seeds"]
-    if rows and len(rows[0]) > len(head):
+    if has_hard_tasks:
         head.insert(-2, "the same without breast and gut")
         head.insert(2, "the same without wrong labels and gut")
     return [*table(head, rows), ""]
 
 
-def _by_task(
+def _row_of_task(
+    task: str,
+    title: str,
     means: pd.DataFrame,
     spreads: pd.DataFrame,
-    tasks: dict[str, str],
     methods: list[str],
     metric: str,
-    by_chance: pd.Series | None = None,
 ) -> list[str]:
-    """Each method in each task; for accuracy the points between tosica and the best other method."""
-    rows = []
+    """A metric of each method in a task, with the standard deviation of tosica."""
+    row = [title]
+    for method in methods:
+        mean = means[metric].get((method, task), np.nan)
+        spread = spreads[metric].get((method, task), np.nan)
+        text = "" if np.isnan(mean) else _format(mean, metric)
+        if method == OURS and not np.isnan(spread):
+            text += f" ± {_format(spread, metric)}"
+        row.append(text)
+    return row
+
+
+def _accuracy_by_task(
+    means: pd.DataFrame,
+    spreads: pd.DataFrame,
+    tasks: dict[str, Task],
+    methods: list[str],
+) -> list[str]:
+    """Accuracy in each task, and the points between tosica and the best peer."""
     peers = [method for method in methods if method != OURS]
-    for task, what in tasks.items():
-        of = means[metric].xs(task, level="task").reindex(methods)
-        row = [
-            what,
-            *("" if np.isnan(of[m]) else _shown(of[m], metric) for m in methods),
-        ]
-        if OURS in methods and not np.isnan(spreads[metric].get((OURS, task), np.nan)):
-            row[1 + methods.index(OURS)] += (
-                f" ± {_shown(spreads.loc[(OURS, task), metric], metric)}"
-            )
-        if metric == "accuracy" and OURS in methods and peers:
-            row.append(f"{100 * (of[OURS] - of[peers].max()):+.1f}")
-        elif by_chance is not None:
-            row.append(_shown(by_chance[task], metric) if task in by_chance else "")
+    is_compared = OURS in methods and bool(peers)
+    rows = []
+    for name, task in tasks.items():
+        row = _row_of_task(name, task.title, means, spreads, methods, "accuracy")
+        if is_compared:
+            accuracy = means["accuracy"].xs(name, level="task").reindex(methods)
+            row.append(f"{100 * (accuracy[OURS] - accuracy[peers].max()):+.1f}")
         rows.append(row)
-    last = (
-        ["points to the best other"]
-        if metric == "accuracy" and len(rows[0]) > 1 + len(methods)
-        else []
-    )
-    last += (
-        ["tosica, if exact"] if metric != "accuracy" and by_chance is not None else []
-    )
-    head = [METRICS[metric].lower(), *(METHODS[m][0] for m in methods), *last]
+    head = ["accuracy", *(METHODS[method][0] for method in methods)]
+    if is_compared:
+        head.append("points to the best other")
     return [*table(head, rows), ""]
 
 
-def _shown(value: float, metric: str) -> str:
+def _error_by_task(
+    runs: pd.DataFrame,
+    means: pd.DataFrame,
+    spreads: pd.DataFrame,
+    tasks: dict[str, Task],
+    methods: list[str],
+) -> list[str]:
+    """Calibration error in each task, and its value if tosica was exact."""
+    metric = "calibration error"
+    head = [metric, *(METHODS[method][0] for method in methods)]
+    by_chance = None
+    if BY_CHANCE in runs:
+        by_chance = runs[runs["method"] == OURS].groupby("task")[BY_CHANCE].mean()
+        head.append("tosica, if exact")
+    rows = []
+    for name, task in tasks.items():
+        row = _row_of_task(name, task.title, means, spreads, methods, metric)
+        if by_chance is not None:
+            row.append(_format(by_chance[name], metric) if name in by_chance else "")
+        rows.append(row)
+    return [*table(head, rows), ""]
+
+
+def _format(value: float, metric: str) -> str:
     return f"{value:.1f}" if metric == "seconds" else f"{value:.3f}"
 
 
-def _label_sets(runs: pd.DataFrame, tasks: dict[str, str]) -> list[str]:
+def _label_sets(runs: pd.DataFrame, tasks: dict[str, Task]) -> list[str]:
     """Coverage of the label sets of `predict_set` in the reference's batch."""
-    runs = runs[runs["task"].isin(tasks)]
+    runs = runs[[tasks[task].within for task in runs["task"]]]
     covered = pd.DataFrame(list(runs["covered"]), index=runs["task"]).dropna(how="all")
     if covered.empty:
         return []
-    means = covered.groupby(level=0, sort=False)
-    rows = [
-        [
-            tasks[task],
-            *(f"{m:.3f} ± {s:.3f}" for m, s in zip(of.mean(), of.std(), strict=True)),
-        ]
-        for task, of in means
-    ]
+    rows = []
+    for name, shares in covered.groupby(level=0, sort=False):
+        spreads = shares.std()
+        cells = [f"{mean:.3f} ± {spreads[c]:.3f}" for c, mean in shares.mean().items()]
+        rows.append([tasks[str(name)].title, *cells])
     return [
         "Share of the query's cells whose set of labels (`model.predict_set` with `allow_empty=True`) contains the",
         "right one, in tasks whose query is of the reference's batch:",
@@ -229,56 +242,47 @@ def _label_sets(runs: pd.DataFrame, tasks: dict[str, str]) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run what is missing, and write the tables after every task."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("data", type=Path, help="folder with the files")
+    """Run missing runs, and write the tables after every task."""
+    parser = make_parser(__doc__)
     parser.add_argument(
         "--unseen", action="store_true", help="other tasks, and other seeds"
     )
-    parser.add_argument("--tasks", nargs="+", help="some of them")
+    parser.add_argument("--tasks", nargs="+", help="default: all")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--again", nargs="+", choices=METHODS, default=[])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument(
-        "--note", help="a sentence for the page, such as what else was running"
+        "--note", help="a sentence for the page, such as the load of the machine"
     )
-    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
-    given = parser.parse_args(arguments)
-    for name in ("lightning.pytorch", "tosica", "celltypist", "scvi"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    page = "accuracy_unseen" if given.unseen else "accuracy"
-    known = _known(given.unseen)
-    tasks = given.tasks or list(known)
-    if not known.keys() >= set(tasks):
-        parser.error(f"--tasks is of {', '.join(known)} here")
-    first = _FIRST_UNSEEN_SEED if given.unseen else 0
-    result: dict[str, Any] = {"runs": []}
-    path = given.out / f"{page}.json"
-    if path.exists():
-        result = json.loads(path.read_text())
-        # Nothing is dropped that is not measured now.
-        again = set(given.again) & set(given.methods)
-        result["runs"] = [
-            run
-            for run in result["runs"]
-            if run["method"] not in again or run["task"] not in tasks
-        ]
-    peers = ["celltypist"] if "celltypist" in given.methods else []
+    options = parser.parse_args(arguments)
+    quiet()
+    name = "accuracy_unseen" if options.unseen else "accuracy"
+    all_tasks = UNSEEN if options.unseen else TASKS
+    tasks = options.tasks or list(all_tasks)
+    if not all_tasks.keys() >= set(tasks):
+        parser.error(f"--tasks is of {', '.join(all_tasks)} here")
+    result = load(options.out, name)
+    # Runs are dropped only if they are repeated now.
+    repeated = set(options.again) & set(options.methods)
+    result["runs"] = [
+        run
+        for run in result["runs"]
+        if run["method"] not in repeated or run["task"] not in tasks
+    ]
+    peers = ["celltypist"] if "celltypist" in options.methods else []
     result["versions"] = result.get("versions", {}) | versions("scikit-learn", *peers)
-    result["note"] = given.note or result.get("note")
-    result["unseen"] = given.unseen
-    there = {(run["task"], run["method"], run["seed"]) for run in result["runs"]}
-    for seed in range(first, first + given.seeds):
+    result["note"] = options.note or result.get("note")
+    result["unseen"] = options.unseen
+    done = {(run["task"], run["method"], run["seed"]) for run in result["runs"]}
+    first_seed = _FIRST_UNSEEN_SEED if options.unseen else 0
+    for seed in range(first_seed, first_seed + options.seeds):
         for task in tasks:
-            splits = known[task].splits(given.data, seed)
-            for method in given.methods:
-                if (task, method, seed) in there:
-                    continue
-                found = one_run(splits, method, seed)
-                result["runs"].append(
-                    {"task": task, "method": method, "seed": seed, **found}
-                )
-            write(given.out, page, result, report(result))
+            splits = all_tasks[task].splits(options.data, seed)
+            for method in options.methods:
+                if (task, method, seed) not in done:
+                    run = {"task": task, "method": method, "seed": seed}
+                    result["runs"].append(run | one_run(splits, method, seed))
+            write(options.out, name, result, report(result))
 
 
 if __name__ == "__main__":

@@ -6,39 +6,44 @@ folder, writes ``adapt.json`` and its page. An interrupted run continues where i
 
 from __future__ import annotations
 
-import argparse
-import json
-import logging
 import time
-import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anndata as ad
 import numpy as np
 import pandas as pd
-import scvi
 import torch
 from sklearn.metrics import roc_auc_score
-from sklearn.model_selection import train_test_split
 
-import tosica
 from benchmarks._accuracy_tasks import (
     BATCH,
     COUNTS,
     LABEL,
     TASKS,
     Split,
+    few,
     of_known_types,
     prepared,
 )
-from benchmarks._results import table, version_lines, versions, write
-from benchmarks._scores import METRICS, scores
+from benchmarks._models import train_default
+from benchmarks._results import (
+    load,
+    make_parser,
+    quiet,
+    table,
+    version_lines,
+    versions,
+    write,
+)
+from benchmarks._scores import LABEL_METRICS, scores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from anndata import AnnData
+
+    import tosica
 
 # Labels of four studies of blood, under common names; cells of other labels keep theirs.
 COMMON = {
@@ -74,7 +79,11 @@ COMMON = {
 }
 # Pairs of which each type is left out of the reference in turn.
 LEFT_OUT = ("kang", "kang back", "hao to sext", "breast cells")
-PARTS = ("sum", "branch", "network")
+PARTS = {
+    "sum": "both",
+    "branch": "linear branch alone",
+    "network": "network alone",
+}
 
 
 class Pair(NamedTuple):
@@ -85,23 +94,40 @@ class Pair(NamedTuple):
     splits: Callable[[Path, int], list[Split]]
 
 
-def blood(data: Path, name: str, labels_key: str, *, is_log: bool = False) -> AnnData:
-    """A study of blood, with labels under common names."""
+def read_study(
+    data: Path,
+    name: str,
+    labels_key: str,
+    batch_key: str | None = None,
+    *,
+    is_log: bool = False,
+    common_names: bool = False,
+) -> AnnData:
+    """Cells of a study, if asked with labels under common names."""
     adata = ad.read_h5ad(data / f"{name}.h5ad")
     adata.obs_names_make_unique()
-    labels = adata.obs[labels_key].astype(str)
-    adata.obs["common"] = labels.map(COMMON).fillna(labels)
-    made = prepared(adata, "common")
+    if common_names:
+        labels = adata.obs[labels_key].astype(str)
+        adata.obs[labels_key] = labels.map(COMMON).fillna(labels)
+    cells = prepared(adata, labels_key, batch_key)
     if is_log:
-        made.X = adata.X.tocsr().astype(np.float32)
-    return made
+        cells.X = adata.X.tocsr().astype(np.float32)
+    return cells
 
 
-STUDIES: dict[str, Callable[[Path], AnnData]] = {
-    "hao": lambda data: blood(data, "hao_pbmc", "cell_type"),
-    "pbmc3k": lambda data: blood(data, "pbmc3k", "cell_type"),
-    "sext": lambda data: blood(data, "pbmc_sext", "cluster", is_log=True),
-    "sorted": lambda data: blood(data, "sorted_blood", "cell_type"),
+def read_blood(data: Path, study: str) -> AnnData:
+    """Cells of one of the studies of blood, with labels under common names."""
+    name, labels_key = STUDIES[study]
+    is_log = study == "sext"
+    return read_study(data, name, labels_key, is_log=is_log, common_names=True)
+
+
+# File and column of the labels.
+STUDIES = {
+    "hao": ("hao_pbmc", "cell_type"),
+    "pbmc3k": ("pbmc3k", "cell_type"),
+    "sext": ("pbmc_sext", "cluster"),
+    "sorted": ("sorted_blood", "cell_type"),
 }
 
 
@@ -109,9 +135,11 @@ def between(reference: str, query: str) -> Callable[[Path, int], list[Split]]:
     """Splits of two studies, on the genes that both have."""
 
     def splits(data: Path, seed: int) -> list[Split]:
-        first, second = (STUDIES[name](data) for name in (reference, query))
-        genes = first.var_names.intersection(second.var_names)
-        return of_known_types([Split(first[:, genes].copy(), second[:, genes].copy())])
+        reference_cells = read_blood(data, reference)
+        query_cells = read_blood(data, query)
+        genes = reference_cells.var_names.intersection(query_cells.var_names)
+        split = Split(reference_cells[:, genes].copy(), query_cells[:, genes].copy())
+        return of_known_types([split])
 
     return splits
 
@@ -119,32 +147,21 @@ def between(reference: str, query: str) -> Callable[[Path, int], list[Split]]:
 def by_batch(
     name: str, labels_key: str, batch_key: str, prefix: str, *, is_log: bool = False
 ) -> Callable[[Path, int], list[Split]]:
-    """Splits of a study: batches whose name begins so are the reference, the others the query."""
+    """Splits of a study: batches with the prefix are the reference, all others the query."""
 
     def splits(data: Path, seed: int) -> list[Split]:
-        adata = ad.read_h5ad(data / f"{name}.h5ad")
-        adata.obs_names_make_unique()
-        made = prepared(adata, labels_key, batch_key)
-        if is_log:
-            made.X = adata.X.tocsr().astype(np.float32)
-        first = made.obs[BATCH].str.startswith(prefix).to_numpy()
-        return of_known_types([Split(made[first].copy(), made[~first].copy())])
+        cells = read_study(data, name, labels_key, batch_key, is_log=is_log)
+        is_reference = cells.obs[BATCH].str.startswith(prefix).to_numpy()
+        split = Split(cells[is_reference].copy(), cells[~is_reference].copy())
+        return of_known_types([split])
 
     return splits
 
 
 def tissues(data: Path, seed: int) -> list[Split]:
     """Halves of 63 types of the mouse."""
-    adata = ad.read_h5ad(data / "mouse_tissues.h5ad")
-    made = prepared(adata, "cell_type")
-    made.X = adata.X.tocsr().astype(np.float32)
-    first, second = train_test_split(
-        np.arange(made.n_obs),
-        test_size=0.5,
-        stratify=made.obs[LABEL],
-        random_state=seed,
-    )
-    return [Split(made[np.sort(first)].copy(), made[np.sort(second)].copy())]
+    cells = read_study(data, "mouse_tissues", "cell_type", is_log=True)
+    return few(cells, cells.n_obs // 2, seed)
 
 
 PAIRS: dict[str, Pair] = {
@@ -214,35 +231,20 @@ def random_gene_sets(reference: AnnData) -> dict[str, list[str]]:
     return {f"random_{i}": list(names[row]) for i, row in enumerate(is_member)}
 
 
-def trained(
-    reference: AnnData, seed: int, *, has_gene_sets: bool = True
-) -> tosica.TOSICA:
-    """Train a model with all defaults."""
-    gene_sets = "gobp" if has_gene_sets else random_gene_sets(reference)
-    tosica.pp.build_mask(reference, gene_sets)
-    tosica.TOSICA.setup_anndata(reference, labels_key=LABEL)
-    scvi.settings.seed = seed
-    model = tosica.TOSICA(reference)
-    model.train(enable_progress_bar=False, accelerator="cpu")
-    return model
-
-
 @torch.inference_mode()
 def probabilities(model: tosica.TOSICA, query: AnnData) -> dict[str, np.ndarray]:
     """Probabilities by the sum, and by each part alone, ``(n_cells, n_labels)``.
 
     The parts are as calibrated as they are in the sum: each for itself after adapting, not before.
     """
+    module = model.module
     branch = []
     network = []
     for batch in model.iter_batches(query):
-        branch.append(model.module.linear(batch.x, batch.measured).softmax(1).numpy())
-        network.append(
-            model.module.network_logits(model.module.clip(batch.x)).softmax(1).numpy()
-        )
-    summed = model.predict(query, soft=True).to_numpy()
+        branch.append(module.linear(batch.x, batch.measured).softmax(1).numpy())
+        network.append(module.network_logits(module.clip(batch.x)).softmax(1).numpy())
     return {
-        "sum": summed,
+        "sum": model.predict(query, soft=True).to_numpy(),
         "branch": np.concatenate(branch),
         "network": np.concatenate(network),
     }
@@ -253,49 +255,54 @@ def one_run(
 ) -> dict[str, Any]:
     """Score a pair before and after adapting, with all types or without one in the reference."""
     truth: list[np.ndarray] = []
-    called: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+    predicted: dict[str, list[np.ndarray]] = {}
+    confidence: dict[str, list[np.ndarray]] = {}
     doubt: dict[str, list[np.ndarray]] = {}
     seconds = 0.0
     n_rounds = []
     for reference, query in PAIRS[pair].splits(data, seed):
-        for cells in (reference, query):
-            cells.layers.pop(COUNTS, None)
+        reference.layers.pop(COUNTS, None)
+        query.layers.pop(COUNTS, None)
         if without is not None:
             reference = reference[(reference.obs[LABEL] != without).to_numpy()].copy()
-        model = trained(reference, seed, has_gene_sets=not pair.startswith("worm"))
-        started = time.process_time()
+        gene_sets = random_gene_sets(reference) if pair.startswith("worm") else "gobp"
+        model = train_default(reference, seed, gene_sets=gene_sets)
+        start = time.process_time()
         adapted = model.adapt(query, enable_progress_bar=False)
-        seconds += time.process_time() - started
+        seconds += time.process_time() - start
         n_rounds.append(adapted.training_.adaptation.n_rounds)
         truth.append(query.obs[LABEL].astype(str).to_numpy())
-        names = np.array(model.labels)
-        for when, each in (("before", model), ("after", adapted)):
-            for part, found in probabilities(each, query).items():
-                pairs = called.setdefault(f"{part} {when}", [])
-                pairs.append((names[found.argmax(1)], found.max(1)))
-            novelty = each.infer(query, enable_progress_bar=False).novelty
+        labels = np.array(model.labels)
+        for stage, stage_model in (("before", model), ("after", adapted)):
+            for part, of_part in probabilities(stage_model, query).items():
+                name = f"{part} {stage}"
+                predicted.setdefault(name, []).append(labels[of_part.argmax(1)])
+                confidence.setdefault(name, []).append(of_part.max(1))
+            novelty = stage_model.infer(query, enable_progress_bar=False).novelty
             if novelty is not None:
-                doubt.setdefault(f"novelty {when}", []).append(novelty)
-            doubt.setdefault(f"1 - p {when}", []).append(
-                1 - called[f"sum {when}"][-1][1]
-            )
-    known = np.concatenate(truth)
-    result: dict[str, Any] = {
+                doubt.setdefault(f"novelty {stage}", []).append(novelty)
+            improbability = 1 - confidence[f"sum {stage}"][-1]
+            doubt.setdefault(f"1 - p {stage}", []).append(improbability)
+    all_labels = np.concatenate(truth)
+    run: dict[str, Any] = {
         "pair": pair,
         "seed": seed,
         "seconds": seconds,
         "n_rounds": float(np.mean(n_rounds)),
     }
     if without is None:
-        for name, found in called.items():
-            result[name] = scores(known, *map(np.concatenate, zip(*found, strict=True)))
-    else:
-        result["without"] = without
-        for name, values in doubt.items():
-            result[name] = float(
-                roc_auc_score(known == without, np.concatenate(values))
+        for name in predicted:
+            run[name] = scores(
+                all_labels,
+                np.concatenate(predicted[name]),
+                np.concatenate(confidence[name]),
             )
-    return result
+    else:
+        run["without"] = without
+        for name, values in doubt.items():
+            area = roc_auc_score(all_labels == without, np.concatenate(values))
+            run[name] = float(area)
+    return run
 
 
 def types_of(pair: str, data: Path) -> list[str]:
@@ -310,12 +317,21 @@ def types_of(pair: str, data: Path) -> list[str]:
 
 
 def report(result: dict[str, Any]) -> str:
-    """Text of the page."""
+    """Section of the page."""
     runs = [run for run in result["runs"] if "without" not in run]
-    n_across, n_within = (
-        len({run["seed"] for run in runs if PAIRS[run["pair"]].within is within})
-        for within in (False, True)
-    )
+    n_across = len({run["seed"] for run in runs if not PAIRS[run["pair"]].within})
+    n_within = len({run["seed"] for run in runs if PAIRS[run["pair"]].within})
+    head = [
+        "reference → query",
+        "before",
+        "after",
+        "points",
+        "worst seed",
+        "rounds",
+        "seconds",
+    ]
+    rows = _rows(runs, within=False) + _rows(runs, within=True)
+    part_head = ["accuracy / macro-F1, pairs that were learnt from", "before", "after"]
     lines = [
         "# Before and after",
         "",
@@ -325,26 +341,12 @@ def report(result: dict[str, Any]) -> str:
         "the query was found to be of the reference's batch, and the model stayed as it was. Processor seconds are",
         "those of `adapt`, beside two other processes.",
         "",
-        *table(
-            [
-                "reference → query",
-                "before",
-                "after",
-                "points",
-                "worst seed",
-                "rounds",
-                "seconds",
-            ],
-            _rows(runs, within=False) + _rows(runs, within=True),
-        ),
+        *table(head, rows),
         "",
         "The two parts of the model. Before, the linear branch decides nearly all labels; after, the network counts",
         "nearly as much.",
         "",
-        *table(
-            ["accuracy / macro-F1, pairs that were learnt from", "before", "after"],
-            _part_rows(runs),
-        ),
+        *table(part_head, _part_rows(runs)),
         "",
         *_left_out_lines([run for run in result["runs"] if "without" in run]),
         *version_lines(result),
@@ -352,49 +354,46 @@ def report(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _means(runs: list[dict[str, Any]], name: str) -> np.ndarray:
+def _metrics(runs: list[dict[str, Any]], name: str) -> np.ndarray:
     """Accuracy, macro-F1 and calibration error of some runs, ``(n_runs, 3)``."""
-    return np.array(
-        [[run[name][metric] for metric in list(METRICS)[:3]] for run in runs]
-    )
+    return np.array([[run[name][metric] for metric in LABEL_METRICS] for run in runs])
 
 
-def _shown(values: np.ndarray) -> str:
+def _format(values: np.ndarray) -> str:
     return " / ".join(f"{value:.3f}" for value in values)
 
 
 def _rows(runs: list[dict[str, Any]], *, within: bool) -> list[list[str]]:
     """A row for each pair across batches or within one, and their mean."""
     rows = []
-    gathered = []
+    pair_means = []
     for name, pair in PAIRS.items():
         of_pair = [run for run in runs if run["pair"] == name]
         if pair.within is not within or not of_pair:
             continue
-        before, after = _means(of_pair, "sum before"), _means(of_pair, "sum after")
-        gained = 100 * (after - before)
-        rounds = np.mean([run["n_rounds"] for run in of_pair])
-        seconds = np.mean([run["seconds"] for run in of_pair])
+        before = _metrics(of_pair, "sum before")
+        after = _metrics(of_pair, "sum after")
+        points = 100 * (after - before)
         rows.append(
             [
                 pair.title,
-                _shown(before.mean(0)),
-                _shown(after.mean(0)),
-                f"{gained[:, 0].mean():+.1f} / {gained[:, 1].mean():+.1f}",
-                f"{gained[:, 0].min():+.1f}",
-                f"{rounds:.1f}",
-                f"{seconds:.1f}",
+                _format(before.mean(0)),
+                _format(after.mean(0)),
+                f"{points[:, 0].mean():+.1f} / {points[:, 1].mean():+.1f}",
+                f"{points[:, 0].min():+.1f}",
+                f"{np.mean([run['n_rounds'] for run in of_pair]):.1f}",
+                f"{np.mean([run['seconds'] for run in of_pair]):.1f}",
             ]
         )
-        gathered.append([*before.mean(0), *after.mean(0)])
+        pair_means.append([before.mean(0), after.mean(0)])
     if rows:
-        mean = np.mean(gathered, axis=0)
-        points = 100 * (mean[3:5] - mean[:2])
+        before, after = np.mean(pair_means, axis=0)
+        points = 100 * (after - before)
         rows.append(
             [
                 f"*mean {'within one batch' if within else 'across batches'}*",
-                _shown(mean[:3]),
-                _shown(mean[3:]),
+                _format(before),
+                _format(after),
                 f"{points[0]:+.1f} / {points[1]:+.1f}",
                 "",
                 "",
@@ -409,19 +408,16 @@ def _part_rows(runs: list[dict[str, Any]]) -> list[list[str]]:
     learnt = [run for run in runs if run["n_rounds"]]
     if not learnt:
         return []
-    names = {"sum": "both", "branch": "linear branch alone", "network": "network alone"}
     pairs = sorted({run["pair"] for run in learnt})
     rows = []
-    for part in PARTS:
-        row = [names[part]]
-        for when in ("before", "after"):
-            of_pairs = [
-                _means([r for r in learnt if r["pair"] == pair], f"{part} {when}").mean(
-                    0
-                )
-                for pair in pairs
-            ]
-            row.append(_shown(np.mean(of_pairs, axis=0)[:2]))
+    for part, title in PARTS.items():
+        row = [title]
+        for stage in ("before", "after"):
+            means = []
+            for pair in pairs:
+                of_pair = [run for run in learnt if run["pair"] == pair]
+                means.append(_metrics(of_pair, f"{part} {stage}").mean(0))
+            row.append(_format(np.mean(means, axis=0)[:2]))
         rows.append(row)
     return rows
 
@@ -456,39 +452,29 @@ def _left_out_lines(runs: list[dict[str, Any]]) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run what is missing, and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("data", type=Path, help="folder with the files")
+    """Run missing runs, and write the page."""
+    parser = make_parser(__doc__)
     parser.add_argument("--pairs", nargs="+", choices=PAIRS, default=list(PAIRS))
     parser.add_argument(
         "--left-out", nargs="*", choices=LEFT_OUT, default=list(LEFT_OUT)
     )
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
-    given = parser.parse_args(arguments)
-    for name in ("lightning.pytorch", "tosica"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore")
-    path = given.out / "adapt.json"
-    result: dict[str, Any] = (
-        json.loads(path.read_text()) if path.exists() else {"runs": []}
-    )
+    options = parser.parse_args(arguments)
+    quiet()
+    result = load(options.out, "adapt")
     result["versions"] = versions("scikit-learn")
     done = {(run["pair"], run["seed"], run.get("without")) for run in result["runs"]}
-    wanted: list[tuple[str, int, str | None]] = [
-        (pair, seed, None) for seed in range(given.seeds) for pair in given.pairs
+    tasks: list[tuple[str, int, str | None]] = [
+        (pair, seed, None) for seed in range(options.seeds) for pair in options.pairs
     ]
-    for pair in given.left_out:
-        wanted += [
-            (pair, seed, name)
-            for seed in range(given.seeds)
-            for name in types_of(pair, given.data)
-        ]
-    for pair, seed, without in wanted:
+    for pair in options.left_out:
+        for seed in range(options.seeds):
+            tasks += [(pair, seed, name) for name in types_of(pair, options.data)]
+    for pair, seed, without in tasks:
         if (pair, seed, without) not in done:
-            result["runs"].append(one_run(pair, given.data, seed, without=without))
-            write(given.out, "adapt", result, report(result))
-    write(given.out, "adapt", result, report(result))
+            result["runs"].append(one_run(pair, options.data, seed, without=without))
+            write(options.out, "adapt", result, report(result))
+    write(options.out, "adapt", result, report(result))
 
 
 if __name__ == "__main__":

@@ -9,10 +9,7 @@ stopped; ``--again METHOD`` repeats a method.
 from __future__ import annotations
 
 import argparse
-import json
-import logging
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +17,6 @@ import pandas as pd
 import scanpy as sc
 import scvi
 
-import tosica
 from benchmarks._accuracy_methods import METHODS, quietly
 from benchmarks._accuracy_tasks import (
     BATCH,
@@ -30,37 +26,53 @@ from benchmarks._accuracy_tasks import (
     few,
     kang,
     lung,
+    of_known_types,
     prepared,
 )
-from benchmarks._results import table, version_lines, versions, write
+from benchmarks._models import train_default
+from benchmarks._results import (
+    load,
+    make_parser,
+    quiet,
+    table,
+    version_lines,
+    versions,
+    write,
+)
 from benchmarks._synthetic import synthetic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from anndata import AnnData
 
+# Cells of a reference of both conditions.
+N_REFERENCE = 400
 METHOD_NAMES = ("tosica", "celltypist", "logistic", "svm")
 
 
-def lacking(adata: AnnData, only: str | None = None) -> Iterator[tuple[str, Split]]:
+def lacking(adata: AnnData, batch: str) -> Iterator[tuple[str, Split]]:
     """Each label of a batch in turn is the query, all other cells are the reference."""
-    for batch in np.unique(adata.obs[BATCH]) if only is None else [only]:
-        for label in adata.obs[LABEL].cat.categories:
-            new = ((adata.obs[BATCH] == batch) & (adata.obs[LABEL] == label)).to_numpy()
-            if new.any():
-                yield f"{label}, {batch}", Split(adata[~new].copy(), adata[new].copy())
+    for label in adata.obs[LABEL].cat.categories:
+        is_query = (adata.obs[BATCH] == batch) & (adata.obs[LABEL] == label)
+        is_query = is_query.to_numpy()
+        if is_query.any():
+            split = Split(adata[~is_query].copy(), adata[is_query].copy())
+            yield f"{label}, {batch}", split
 
 
-def whole(adata: AnnData) -> Iterator[tuple[str, Split]]:
-    """Two batches are both in the reference; of more batches, the last one is the query."""
-    batches = np.unique(adata.obs[BATCH])
-    if len(batches) == 2:
-        yield "400 cells", few(adata, 400, 0)[0]
-    else:
-        new = (adata.obs[BATCH] == batches[-1]).to_numpy()
-        known = adata.obs[LABEL].isin(adata.obs[LABEL][~new]).to_numpy()
-        yield batches[-1], Split(adata[~new].copy(), adata[new & known].copy())
+def small_reference(adata: AnnData) -> Iterator[tuple[str, Split]]:
+    """Some cells of all batches are the reference."""
+    yield f"{N_REFERENCE} cells", few(adata, N_REFERENCE, 0)[0]
+
+
+def last_batch(adata: AnnData) -> Iterator[tuple[str, Split]]:
+    """The last batch is the query."""
+    batch = adata.obs[BATCH].max()
+    is_query = (adata.obs[BATCH] == batch).to_numpy()
+    split = Split(adata[~is_query].copy(), adata[is_query].copy())
+    yield batch, of_known_types([split])[0]
 
 
 def made_up(_: Path) -> AnnData:
@@ -81,24 +93,14 @@ TASKS: dict[
     "lung lacking": (
         "lung, cell line known from CEL-seq2 only",
         lung,
-        partial(lacking, only="sc_dropseq"),
+        partial(lacking, batch="sc_dropseq"),
     ),
-    "kang whole": ("Kang, 400 cells of both conditions", kang, whole),
-    "made up": ("simulated, fourth batch", made_up, whole),
+    "kang whole": ("Kang, 400 cells of both conditions", kang, small_reference),
+    "made up": ("simulated, fourth batch", made_up, last_batch),
 }
 
 
-def trained(reference: AnnData) -> tosica.TOSICA:
-    """A model with defaults."""
-    tosica.pp.build_mask(reference)
-    tosica.TOSICA.setup_anndata(reference, labels_key=LABEL)
-    scvi.settings.seed = 0
-    model = tosica.TOSICA(reference)
-    model.train(enable_progress_bar=False, accelerator="cpu")
-    return model
-
-
-def right(split: Split, method: str) -> float:
+def share_right(split: Split, method: str) -> float:
     """Share of the query's cells that a method labels correctly."""
     run = METHODS[method][1]
     probabilities = quietly(run, split.reference.copy(), split.query, 0)
@@ -113,23 +115,23 @@ def embeddings(adata: AnnData) -> dict[str, dict[str, float]]:
     from scib_metrics.benchmark import Benchmarker
 
     reference, query = few(adata, adata.n_obs // 2, 0)[0]
-    both = adata.copy()
-    sc.pp.pca(both, n_comps=50, random_state=0)
+    cells = adata.copy()
+    sc.pp.pca(cells, n_comps=50, random_state=0)
     # scanpy's wrapper transposes the result of harmonypy 2.
     corrected = harmonypy.run_harmony(
-        both.obsm["X_pca"], both.obs, BATCH, verbose=False
+        cells.obsm["X_pca"], cells.obs, BATCH, verbose=False
     )
-    both.obsm["X_pca_harmony"] = np.asarray(corrected.Z_corr)
+    cells.obsm["X_pca_harmony"] = np.asarray(corrected.Z_corr)
     scvi.settings.seed = 0
-    scvi.model.SCVI.setup_anndata(both, layer=COUNTS, batch_key=BATCH)
-    unsupervised = scvi.model.SCVI(both, n_layers=2, n_latent=30, gene_likelihood="nb")
+    scvi.model.SCVI.setup_anndata(cells, layer=COUNTS, batch_key=BATCH)
+    unsupervised = scvi.model.SCVI(cells, n_layers=2, n_latent=30, gene_likelihood="nb")
     unsupervised.train(accelerator="cpu", enable_progress_bar=False)
-    both.obsm["scVI"] = unsupervised.get_latent_representation()
-    of_query = both[query.obs_names]
-    query.obsm["PCA"] = of_query.obsm["X_pca"]
-    query.obsm["Harmony"] = of_query.obsm["X_pca_harmony"]
-    query.obsm["scVI"] = of_query.obsm["scVI"]
-    model = trained(reference.copy())
+    cells.obsm["scVI"] = unsupervised.get_latent_representation()
+    query_cells = cells[query.obs_names]
+    query.obsm["PCA"] = query_cells.obsm["X_pca"]
+    query.obsm["Harmony"] = query_cells.obsm["X_pca_harmony"]
+    query.obsm["scVI"] = query_cells.obsm["scVI"]
+    model = train_default(reference)
     query.obsm["X_tosica"] = model.get_attention(query).to_numpy()
     query.obsm["class token"] = model.get_latent_representation(query)
     keys = list(query.obsm)
@@ -147,7 +149,7 @@ def embeddings(adata: AnnData) -> dict[str, dict[str, float]]:
 
 
 def report(result: dict[str, Any]) -> str:
-    """The page."""
+    """Section of the page."""
     runs = pd.DataFrame(result["runs"])
     methods = [name for name in METHOD_NAMES if name in set(runs["method"])]
     lines = [
@@ -156,12 +158,14 @@ def report(result: dict[str, Any]) -> str:
         "Written by `python -m benchmarks.batches`, one seed. The table has shares of cells with the right label.",
         "In the first task, each label of one batch in turn is left out of the reference, and its cells are the",
         "query. In the others, every batch has every type.",
-        *([result["note"]] if result.get("note") else []),
         "",
     ]
-    of = runs.groupby(["method", "task"])["right"].mean()
+    shares = runs.groupby(["method", "task"])["right"].mean()
     tasks = [task for task in TASKS if task in set(runs["task"])]
-    rows = [[METHODS[m][0], *(f"{of[m, task]:.3f}" for task in tasks)] for m in methods]
+    rows = []
+    for method in methods:
+        row = [f"{shares[method, task]:.3f}" for task in tasks]
+        rows.append([METHODS[method][0], *row])
     lines += [*table(["", *(TASKS[task][0] for task in tasks)], rows), ""]
     scores = pd.DataFrame(result["embeddings"]).T
     if len(scores):
@@ -175,7 +179,10 @@ def report(result: dict[str, Any]) -> str:
             "",
             *table(
                 ["", *scores.columns],
-                [[name, *(f"{v:.2f}" for v in row)] for name, row in scores.iterrows()],
+                [
+                    [name, *(f"{value:.2f}" for value in row)]
+                    for name, row in scores.iterrows()
+                ],
             ),
             "",
         ]
@@ -184,41 +191,37 @@ def report(result: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run what is missing, and write the tables after every split."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("data", type=Path, help="folder with the files")
+    """Run missing runs, and write the tables after every task."""
+    parser = make_parser(__doc__)
     parser.add_argument("--tasks", nargs="*", choices=TASKS, default=list(TASKS))
     parser.add_argument("--methods", nargs="+", default=METHOD_NAMES)
     parser.add_argument("--again", nargs="+", choices=METHOD_NAMES, default=[])
     parser.add_argument(
         "--embeddings", action=argparse.BooleanOptionalAction, default=True
     )
-    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
-    given = parser.parse_args(arguments)
-    for name in ("lightning.pytorch", "tosica", "celltypist", "scvi"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    path = given.out / "batches.json"
-    result: dict[str, Any] = {"runs": [], "embeddings": {}}
-    if path.exists():
-        result = json.loads(path.read_text())
-    more = ["celltypist"] if "celltypist" in given.methods else []
-    more += ["scib-metrics", "harmonypy"] if given.embeddings else []
-    result["versions"] = result.get("versions", {}) | versions(*more)
-    there = {(run["task"], run["split"], run["method"]): run for run in result["runs"]}
-    for task in given.tasks:
-        _, read, splits = TASKS[task]
-        for name, split in splits(read(given.data)):
-            for method in dict.fromkeys([*given.methods, *given.again]):
-                run = there.get((task, name, method))
+    options = parser.parse_args(arguments)
+    quiet()
+    result = {"embeddings": {}} | load(options.out, "batches")
+    packages = ["celltypist"] if "celltypist" in options.methods else []
+    if options.embeddings:
+        packages += ["scib-metrics", "harmonypy"]
+    result["versions"] = result.get("versions", {}) | versions(*packages)
+    runs = {(run["task"], run["split"], run["method"]): run for run in result["runs"]}
+    for task in options.tasks:
+        _, read_cells, make_splits = TASKS[task]
+        for name, split in make_splits(read_cells(options.data)):
+            for method in dict.fromkeys([*options.methods, *options.again]):
+                run = runs.get((task, name, method))
                 if run is None:
                     run = {"task": task, "split": name, "method": method}
-                    result["runs"].append(run | {"right": right(split, method)})
-                elif method in given.again:
-                    run["right"] = right(split, method)
-            write(given.out, "batches", result, report(result))
-    if given.embeddings and not result["embeddings"]:
-        result["embeddings"] = embeddings(kang(given.data))
-        write(given.out, "batches", result, report(result))
+                    run["right"] = share_right(split, method)
+                    result["runs"].append(run)
+                elif method in options.again:
+                    run["right"] = share_right(split, method)
+            write(options.out, "batches", result, report(result))
+    if options.embeddings and not result["embeddings"]:
+        result["embeddings"] = embeddings(kang(options.data))
+        write(options.out, "batches", result, report(result))
 
 
 if __name__ == "__main__":

@@ -8,14 +8,10 @@ interrupted benchmark continues where it stopped if the settings are the same.
 
 from __future__ import annotations
 
-import argparse
-import json
-import logging
-import warnings
 from itertools import product
 from pathlib import Path
 from time import process_time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mudata as md
 import numpy as np
@@ -27,7 +23,18 @@ from sklearn.metrics import f1_score, roc_auc_score
 from sklearn.model_selection import StratifiedShuffleSplit
 
 import tosica
-from benchmarks._results import table, version_lines, versions, write
+from benchmarks._results import (
+    load,
+    make_parser,
+    quiet,
+    table,
+    version_lines,
+    versions,
+    write,
+)
+
+if TYPE_CHECKING:
+    import anndata as ad
 
 # An antibody for B cells and one for monocytes, and the gene whose RNA identifies their label.
 MARKERS = {"CD19": "MS4A1", "CD14": "LYZ"}
@@ -45,20 +52,23 @@ COLUMNS = {
     "protein only": "model of antibodies",
 }
 # Antibodies of each ranking that are stored.
-FIRST = 5
+N_LEADING = 5
 
 
-def one_run(mdata: md.MuData, *, split: int, seed: int, **settings: Any) -> dict:
-    """Train both models on one half with one seed, and score them on the other."""
+def one_run(
+    mdata: md.MuData, *, split: int, seed: int, **settings: Any
+) -> dict[str, Any]:
+    """Train all models on one half with one seed, and score them on the other."""
     labels_key = settings["labels_key"]
-    truth = mdata.obs[labels_key].astype(str).to_numpy()
+    labels = mdata.obs[labels_key].astype(str).to_numpy()
     halves = StratifiedShuffleSplit(1, test_size=0.5, random_state=split)
-    train, test = next(halves.split(truth, truth))
-    reference, query = mdata[train].copy(), mdata[test].copy()
-    expressed = (
-        np.asarray((reference["rna"].X > 0).mean(0)).ravel() >= settings["min_share"]
-    )
-    reference.mod["rna"] = reference["rna"][:, expressed].copy()
+    train, test = next(halves.split(labels, labels))
+    reference = mdata[train].copy()
+    query = mdata[test].copy()
+    truth = labels[test]
+    share = np.asarray((reference["rna"].X > 0).mean(0)).ravel()
+    is_expressed = share >= settings["min_share"]
+    reference.mod["rna"] = reference["rna"][:, is_expressed].copy()
     reference.update()
     tosica.pp.build_mask(
         reference,
@@ -66,7 +76,7 @@ def one_run(mdata: md.MuData, *, split: int, seed: int, **settings: Any) -> dict
         max_jaccard=1,
         identifiers="exact",
     )
-    found: dict[str, Any] = {"split": split, "seed": seed}
+    run: dict[str, Any] = {"split": split, "seed": seed}
     for name, modalities in MODELS.items():
         tosica.TOSICA.setup_mudata(reference, labels_key, modalities=modalities)
         # More threads do not help networks of this size. Set in each run, because scanpy's tests
@@ -74,83 +84,98 @@ def one_run(mdata: md.MuData, *, split: int, seed: int, **settings: Any) -> dict
         torch.set_num_threads(1)
         scvi.settings.seed = seed
         model = tosica.TOSICA(reference)
-        started = process_time()
+        start = process_time()
         model.train(
             max_epochs=settings["max_epochs"],
             batch_size=settings["batch_size"],
             accelerator="cpu",
             enable_progress_bar=False,
         )
-        found[f"{name}, CPU seconds"] = process_time() - started
-        seen = {name: query[next(iter(modalities))]}
+        run[f"{name}, CPU seconds"] = process_time() - start
+        queries = {name: query[next(iter(modalities))]}
         if name == "joint":
-            seen = {
+            queries = {
                 "joint, RNA and protein": query,
                 "joint, RNA alone": query["rna"],
                 "joint, protein alone": query["protein"],
             }
-            found |= antibodies(model, query, truth[test], settings["markers"])
-        for column, data in seen.items():
-            found[column] = f1_score(truth[test], model.predict(data), average="macro")
-    return found
+            run |= antibodies(model, query, truth, settings["markers"])
+        for column, cells in queries.items():
+            run[column] = f1_score(truth, model.predict(cells), average="macro")
+    return run
 
 
 def antibodies(
     model: tosica.TOSICA, query: md.MuData, truth: np.ndarray, markers: dict[str, str]
 ) -> dict[str, Any]:
-    """For each label its first antibodies, and the ranks of its known marker.
+    """Leading antibodies of each label, and the ranks of its marker.
 
     Antibodies are ranked by attention with :func:`tosica.tl.rank_gene_sets` in the cells with this
     prediction. For labels with a known marker they are also ranked by how much the label's
     probability falls in its cells if the antibody is removed.
     """
-    annotated = model.annotate(query, copy=True)
-    called = annotated.obs["tosica_prediction"]
-    enough = [label for label, n in called.value_counts().items() if n > 1]
-    tosica.tl.rank_gene_sets(
-        annotated, "tosica_prediction", groups=enough, key="tosica"
-    )
-    ranked = tosica.get.rank_gene_sets_df(annotated)
-    ranked = ranked[ranked["gene_set"].astype(str).str.startswith("protein:")]
-    attention = {
-        str(label): [
-            str(name).removeprefix("protein:") for name in of_label["gene_set"]
-        ]
-        for label, of_label in ranked.groupby("group", observed=True)
+    orders = {
+        "attention": rank_by_attention(model, query),
+        "hidden": rank_by_removal(model, query, truth, list(markers.values())),
     }
-    theirs = np.isin(truth, list(markers.values()))
-    protein, truth = query["protein"][theirs].copy(), truth[theirs]
-    whole = model.predict(protein, soft=True)
-    own = np.arange(len(truth)), whole.columns.get_indexer(truth)
-    falls = {
-        name: (
-            whole
-            - model.predict(protein[:, protein.var_names != name].copy(), soft=True)
-        )
-        for name in protein.var_names
-    }
-    mean_falls = (
-        pd.DataFrame({k: v.to_numpy()[own] for k, v in falls.items()})
-        .groupby(truth)
-        .mean()
-    )
-    hidden = {
-        str(label): list(row.sort_values(ascending=False).index)
-        for label, row in mean_falls.iterrows()
-    }
-    orders = {"attention": attention, "hidden": hidden}
     ranks = {
         antibody: {
-            how: order[label].index(antibody) + 1
-            for how, order in orders.items()
+            method: order[label].index(antibody) + 1
+            for method, order in orders.items()
             if label in order
         }
         for antibody, label in markers.items()
     }
-    first = {
-        how: {k: v[:FIRST] for k, v in order.items()} for how, order in orders.items()
+    leading = {
+        method: {label: names[:N_LEADING] for label, names in order.items()}
+        for method, order in orders.items()
     }
-    return {"ranks": ranks, **first}
+    return {"ranks": ranks, **leading}
+
+
+def rank_by_attention(model: tosica.TOSICA, query: md.MuData) -> dict[str, list[str]]:
+    """Antibodies of each predicted label, by attention."""
+    annotated = model.annotate(query, copy=True)
+    n_cells = annotated.obs["tosica_prediction"].value_counts()
+    tosica.tl.rank_gene_sets(
+        annotated,
+        "tosica_prediction",
+        groups=list(n_cells.index[n_cells > 1]),
+        key="tosica",
+    )
+    ranked = tosica.get.rank_gene_sets_df(annotated)
+    names = ranked["gene_set"].astype(str)
+    ranked = ranked.assign(antibody=names.str.removeprefix("protein:"))
+    ranked = ranked[names.str.startswith("protein:")]
+    by_label = ranked.groupby("group", observed=True)["antibody"]
+    return {str(label): list(antibodies) for label, antibodies in by_label}
+
+
+def rank_by_removal(
+    model: tosica.TOSICA, query: md.MuData, truth: np.ndarray, labels: list[str]
+) -> dict[str, list[str]]:
+    """Antibodies of some labels, by the fall of the label's probability without each."""
+    is_labeled = np.isin(truth, labels)
+    protein = query["protein"][is_labeled].copy()
+    truth = truth[is_labeled]
+
+    def probability_of_truth(cells: ad.AnnData) -> np.ndarray:
+        probabilities = model.predict(cells, soft=True)
+        columns = probabilities.columns.get_indexer(truth)
+        return probabilities.to_numpy()[np.arange(len(truth)), columns]
+
+    complete = probability_of_truth(protein)
+    falls = pd.DataFrame(
+        {
+            name: complete
+            - probability_of_truth(protein[:, protein.var_names != name].copy())
+            for name in protein.var_names
+        }
+    )
+    return {
+        str(label): list(row.sort_values(ascending=False).index)
+        for label, row in falls.groupby(truth).mean().iterrows()
+    }
 
 
 def marker_labels(mdata: md.MuData, truth: np.ndarray) -> dict[str, str]:
@@ -171,39 +196,41 @@ def separation(mdata: md.MuData, truth: np.ndarray) -> dict[str, dict[str, float
     values = protein.X.toarray() if sp.issparse(protein.X) else np.asarray(protein.X)
     logs = np.log1p(values)
     ratios = pd.DataFrame(logs - logs.mean(1, keepdims=True), columns=protein.var_names)
-    found = {}
+    separations = {}
     for label in np.unique(truth):
         areas = {
             name: float(roc_auc_score(truth == label, ratios[name])) for name in ratios
         }
-        found[str(label)] = dict(sorted(areas.items(), key=lambda pair: -pair[1]))
-    return found
+        ranked = sorted(areas.items(), key=lambda area: -area[1])
+        separations[str(label)] = dict(ranked)
+    return separations
 
 
-def _first(runs: list[dict[str, Any]], antibody: str, how: str) -> str:
-    """In how many runs an antibody is the first of its label."""
-    ranks = [
-        run["ranks"][antibody][how] for run in runs if how in run["ranks"][antibody]
-    ]
+def _n_leading(runs: list[dict[str, Any]], antibody: str, method: str) -> str:
+    """Number of runs in which an antibody is the first of its label."""
+    all_ranks = [run["ranks"][antibody] for run in runs]
+    ranks = [ranks[method] for ranks in all_ranks if method in ranks]
     return f"{ranks.count(1)} of {len(ranks)}"
 
 
 def report(result: dict[str, Any]) -> str:
-    """The page."""
-    runs, settings = result["runs"], result["settings"]
+    """Section of the page."""
+    runs = result["runs"]
+    settings = result["settings"]
     scores = pd.DataFrame(runs)
     epochs = settings["max_epochs"]
     length = "the default length of training" if epochs is None else f"{epochs} epochs"
-    rows = [
-        [what, f"{100 * scores[c].mean():.1f} ± {100 * scores[c].std():.1f}", "", ""]
-        for c, what in COLUMNS.items()
-    ]
-    for row, column in zip(rows, COLUMNS, strict=True):
-        if column == "RNA only":
-            continue
-        gap = 100 * (scores[column] - scores["RNA only"])
-        row[2] = f"{gap.mean():+.1f} ± {gap.sem():.1f}"
-        row[3] = f"{(gap > 0).sum()} of {len(gap)}"
+    rows = []
+    for column, title in COLUMNS.items():
+        f1 = 100 * scores[column]
+        difference = ""
+        n_better = ""
+        if column != "RNA only":
+            gap = f1 - 100 * scores["RNA only"]
+            difference = f"{gap.mean():+.1f} ± {gap.sem():.1f}"
+            n_better = f"{(gap > 0).sum()} of {len(gap)}"
+        f1_text = f"{f1.mean():.1f} ± {f1.std():.1f}"
+        rows.append([title, f1_text, difference, n_better])
     lines = [
         "# RNA and protein",
         "",
@@ -223,9 +250,10 @@ def report(result: dict[str, Any]) -> str:
         *table(["", "macro-F1", "difference to the model of RNA", "better in"], rows),
         "",
         "For the label of B cells, CD19 has the highest attention in "
-        f"{_first(runs, 'CD19', 'attention')} runs, and is first by removal in {_first(runs, 'CD19', 'hidden')}.",
+        f"{_n_leading(runs, 'CD19', 'attention')} runs, and is first by removal in",
+        f"{_n_leading(runs, 'CD19', 'hidden')}.",
         "For monocytes,",
-        f"CD14 is first in {_first(runs, 'CD14', 'attention')} runs, as this panel counts few molecules of it.",
+        f"CD14 is first in {_n_leading(runs, 'CD14', 'attention')} runs, as this panel counts few molecules of it.",
         "",
     ]
     lines += version_lines(result)
@@ -233,8 +261,8 @@ def report(result: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run what is missing, and write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    """Run missing runs, and write the tables."""
+    parser = make_parser(__doc__, has_data=False)
     parser.add_argument("data", type=Path, help="h5mu with modalities rna and protein")
     parser.add_argument("--labels-key", default="adt_cluster")
     parser.add_argument("--splits", type=int, default=5)
@@ -243,37 +271,33 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--max-gene-sets", type=int, default=100)
     parser.add_argument("--max-epochs", type=int)
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
-    given = parser.parse_args(arguments)
-    for name in ("lightning.pytorch", "tosica"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="mudata|lightning")
-    mdata = md.read_h5mu(given.data)
-    truth = mdata.obs[given.labels_key].astype(str).to_numpy()
+    options = parser.parse_args(arguments)
+    quiet()
+    mdata = md.read_h5mu(options.data)
+    truth = mdata.obs[options.labels_key].astype(str).to_numpy()
     settings = {
-        "data": given.data.name,
-        "labels_key": given.labels_key,
-        "min_share": given.min_share,
-        "max_gene_sets": given.max_gene_sets,
-        "max_epochs": given.max_epochs,
-        "batch_size": given.batch_size,
+        "data": options.data.name,
+        "labels_key": options.labels_key,
+        "min_share": options.min_share,
+        "max_gene_sets": options.max_gene_sets,
+        "max_epochs": options.max_epochs,
+        "batch_size": options.batch_size,
         "markers": marker_labels(mdata, truth),
     }
-    path = given.out / "cite_seq.json"
-    kept = json.loads(path.read_text()) if path.exists() else {}
+    earlier = load(options.out, "cite_seq")
     result = {
         "settings": settings,
         "versions": versions("mudata"),
         "separation": separation(mdata, truth),
-        "runs": kept["runs"] if kept.get("settings") == settings else [],
+        "runs": earlier["runs"] if earlier.get("settings") == settings else [],
     }
     done = {(run["seed"], run["split"]) for run in result["runs"]}
-    for seed, split in product(range(given.seeds), range(given.splits)):
+    for seed, split in product(range(options.seeds), range(options.splits)):
         if (seed, split) not in done:
             run = one_run(mdata, split=split, seed=seed, **settings)
             result["runs"].append(run)
-            write(given.out, "cite_seq", result, report(result))
-    write(given.out, "cite_seq", result, report(result))
+            write(options.out, "cite_seq", result, report(result))
+    write(options.out, "cite_seq", result, report(result))
 
 
 if __name__ == "__main__":

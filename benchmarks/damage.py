@@ -34,36 +34,36 @@ from benchmarks._results import table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# What a reader may take for a file of less than a megabyte, and the errors that users are told.
-SECONDS, MEGABYTES = 30, 2048
-TOLD = (OSError, ValueError, KeyError, TypeError, ImportError)
+# Limits of a reader on a file of less than a megabyte, and errors that are for users.
+SECONDS = 30
+MEGABYTES = 2048
+USER_ERRORS = (OSError, ValueError, KeyError, TypeError, ImportError)
 # Words by which the text of an error shows that nobody wrote it for a user.
-RAW = (
+RAW_WORDS = (
     "object has no attribute",
     "not subscriptable",
     "out of bounds",
     "unpack",
     "Traceback",
 )
-GOOD = ("read", "refused")
+GOOD_OUTCOMES = ("read", "refused", "old", "new")
 
 
-# --------------------------------------------------------------------------- whole files
+# --------------------------------------------------------------------------- files
 
 
 def make_cells(n_obs: int = 200) -> anndata.AnnData:
     """Make counts of three types, with a mask."""
     rng = np.random.default_rng(0)
-    kind = np.arange(n_obs) % 3
-    rate = np.full((n_obs, 60), 0.5)
+    codes = np.arange(n_obs) % 3
+    rates = np.full((n_obs, 60), 0.5)
     for i in range(3):
-        rate[np.ix_(kind == i, np.arange(i, 60, 3))] = 3
-    adata = anndata.AnnData(csr_matrix(rng.poisson(rate).astype(np.float32)))
+        rates[np.ix_(codes == i, np.arange(i, 60, 3))] = 3
+    adata = anndata.AnnData(csr_matrix(rng.poisson(rates).astype(np.float32)))
     adata.var_names = [f"G{i}" for i in range(60)]
-    adata.obs["kind"] = np.array(list("abc"))[kind]
-    tosica.pp.build_mask(
-        adata, {f"set {i}": [f"G{g}" for g in range(i, 60, 6)] for i in range(6)}
-    )
+    adata.obs["kind"] = np.array(list("abc"))[codes]
+    gene_sets = {f"set {i}": [f"G{g}" for g in range(i, 60, 6)] for i in range(6)}
+    tosica.pp.build_mask(adata, gene_sets)
     return adata
 
 
@@ -78,12 +78,12 @@ def make_model(seed: int) -> tosica.TOSICA:
 
 
 def make_files(folder: Path, data: Path | None) -> dict[str, Callable[[Path], Any]]:
-    """Write a file of each kind, and return what reads it, by its path relative to the folder."""
+    """Write a file of each kind, and return its reader by its path in the folder."""
     make_cells().write_h5ad(folder / "cells.h5ad")
     sets = tosica.gs.load("human_gobp")
-    some = {name: sets[name] for name in sorted(sets)[:50]}
-    tosica.gs.write_gmt(some, folder / "sets.gmt")
-    tosica.gs.write_gmt(some, folder / "sets.gmt.gz")
+    sets = {name: sets[name] for name in sorted(sets)[:50]}
+    tosica.gs.write_gmt(sets, folder / "sets.gmt")
+    tosica.gs.write_gmt(sets, folder / "sets.gmt.gz")
     make_model(0).save(folder / "model")
     readers: dict[str, Callable[[Path], Any]] = {
         "cells.h5ad": tosica.io.read_seurat,
@@ -115,17 +115,20 @@ def damage(content: bytes, rng: np.random.Generator) -> bytes:
             damage(gzip.decompress(content), rng), compresslevel=1, mtime=0
         )
     for _ in range(rng.integers(1, 4)):
-        at, n = int(rng.integers(len(content) + 1)), int(rng.choice([1, 4, 100, 4096]))
-        before, part, after = content[:at], content[at : at + n], content[at + n :]
-        huge = int(rng.choice([-1, 2**31 - 1, 10**6])).to_bytes(4, "big", signed=True)
+        start = int(rng.integers(len(content) + 1))
+        stop = start + int(rng.choice([1, 4, 100, 4096]))
+        head = content[:start]
+        middle = content[start:stop]
+        tail = content[stop:]
+        number = int(rng.choice([-1, 2**31 - 1, 10**6])).to_bytes(4, "big", signed=True)
         content = [
-            before,
-            before + after,
-            before + part + part + after,
-            before + rng.bytes(len(part)) + after,
-            before + rng.bytes(n) + part + after,
-            before + bytes(len(part)) + after,
-            before + huge + content[at + 4 :],
+            head,
+            head + tail,
+            head + middle + middle + tail,
+            head + rng.bytes(len(middle)) + tail,
+            head + rng.bytes(stop - start) + middle + tail,
+            head + bytes(len(middle)) + tail,
+            head + number + content[start + 4 :],
         ][rng.integers(7)]
     return content
 
@@ -143,9 +146,8 @@ def damage_member(path: Path, rng: np.random.Generator) -> None:
             case 1:
                 file.move(name, f"{name}_")
             case _ if isinstance(member, h5py.Dataset) and member.dtype.kind in "iuf":
-                member[...] = (
-                    rng.permutation(np.ravel(member[()])).reshape(member.shape) * -3
-                )
+                values = rng.permutation(np.ravel(member[()]))
+                member[...] = values.reshape(member.shape) * -3
             case _:
                 member.attrs.clear()
 
@@ -187,30 +189,27 @@ def outcome(read: Callable[[Path], Any], path: Path) -> str:
             read(path)
     except MemoryError:
         return "memory"
-    except TOLD as error:
+    except USER_ERRORS as error:
         text = str(error)
-        raw = [word for word in RAW if word in text]
-        return (
-            f"raw: {type(error).__name__}: {text[:200]}"
-            if raw or not text
-            else "refused"
-        )
+        if text and not any(word in text for word in RAW_WORDS):
+            return "refused"
+        return f"raw: {type(error).__name__}: {text[:200]}"
     except Exception as error:
         return f"raw: {type(error).__name__}: {str(error)[:200]}"
     return "read"
 
 
 def mutants(
-    readers: dict[str, Callable[[Path], Any]], whole: Path, n: int, seed: int
+    readers: dict[str, Callable[[Path], Any]], intact: Path, n: int, seed: int
 ) -> Iterator[tuple[str, str]]:
-    """Damage each file ``n`` times; yield its name and what its reader did."""
+    """Damage each file ``n`` times; yield its name and the outcome of its reader."""
     rng = np.random.default_rng(seed)
     for name, read in readers.items():
         for _ in range(n):
             with TemporaryDirectory() as temporary:
-                # Beside it lie the other files of its folder, as they were.
+                # The folder's other files are copied undamaged.
                 folder = Path(temporary) / "copy"
-                shutil.copytree((whole / name).parent, folder)
+                shutil.copytree((intact / name).parent, folder)
                 path = folder / Path(name).name
                 if h5py.is_hdf5(path) and rng.random() < 0.5:
                     damage_member(path, rng)
@@ -223,16 +222,17 @@ def mutants(
 
 
 def kills(n: int, seed: int) -> Iterator[str]:
-    """Kill processes that save a model over another one, and say which model is left."""
+    """Kill processes that save a model over another model, and tell which one is there."""
     rng = np.random.default_rng(seed)
-    old, new = make_model(0), make_model(1)
-    of = {old.fingerprint: "old", new.fingerprint: "new"}
+    old = make_model(0)
+    new = make_model(1)
+    names = {old.fingerprint: "old", new.fingerprint: "new"}
     with TemporaryDirectory() as temporary:
         folder = Path(temporary) / "model"
         old.save(folder, save_anndata=True)
-        began = time.perf_counter()
+        start = time.perf_counter()
         new.save(folder, save_anndata=True, overwrite=True)
-        took = time.perf_counter() - began
+        seconds = time.perf_counter() - start
         for _ in range(n):
             old.save(folder, save_anndata=True, overwrite=True)
             child = os.fork()
@@ -241,11 +241,11 @@ def kills(n: int, seed: int) -> Iterator[str]:
                     new.save(folder, save_anndata=True, overwrite=True)
                 finally:
                     os._exit(0)
-            time.sleep(rng.uniform(0, 1.2 * took))
+            time.sleep(rng.uniform(0, 1.2 * seconds))
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             anndata.read_h5ad(folder / "adata.h5ad")
-            yield of.get(tosica.TOSICA.load(folder).fingerprint, "half")
+            yield names.get(tosica.TOSICA.load(folder).fingerprint, "half")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -257,23 +257,22 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--mutants", type=int, default=50, help="of each file")
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     tosica.settings.verbosity = "error"
     sc.settings.verbosity = 0
-    found: Counter[tuple[str, str]] = Counter()
+    outcomes: Counter[tuple[str, str]] = Counter()
     with TemporaryDirectory() as temporary:
-        readers = make_files(Path(temporary), given.data)
-        for name, what in mutants(readers, Path(temporary), given.mutants, given.seed):
-            found[name, what] += 1
-    for left in kills(given.kills, given.seed):
-        found["killed save", left] += 1
-    print(
-        "\n".join(
-            table(["file", "outcome", "n"], [[*k, n] for k, n in sorted(found.items())])
-        )
+        folder = Path(temporary)
+        readers = make_files(folder, options.data)
+        outcomes.update(mutants(readers, folder, options.mutants, options.seed))
+    for name in kills(options.kills, options.seed):
+        outcomes["killed save", name] += 1
+    rows = [[*outcome, n] for outcome, n in sorted(outcomes.items())]
+    print("\n".join(table(["file", "outcome", "n"], rows)))
+    n_bad = sum(
+        n for (_, outcome), n in outcomes.items() if outcome not in GOOD_OUTCOMES
     )
-    bad = {key: n for key, n in found.items() if key[1] not in (*GOOD, "old", "new")}
-    sys.exit(f"{sum(bad.values())} outcomes are bad" if bad else 0)
+    sys.exit(f"{n_bad} outcomes are bad" if n_bad else 0)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.explanation FOLDER`` from the repository's root, with the files of
 ``_accuracy_tasks.py``, ``sorted_blood.h5ad`` and ``pbmc3k.h5ad`` in that folder, writes
-``docs/benchmarks/explanation.md`` and ``explanation.json``. ``--only`` measures some parts anew and
+``explanation.json``. ``--only`` measures some parts anew and
 keeps the others of an earlier result:
 
 - planted: a set of genes with four times the expression in one of two simulated classes;
@@ -16,11 +16,8 @@ keeps the others of an earlier result:
 
 from __future__ import annotations
 
-import argparse
 import json
-import logging
 import time
-import warnings
 from datetime import date
 from functools import cache
 from itertools import combinations
@@ -38,6 +35,7 @@ from scripts.certify_model import evidence_by_chance
 import tosica
 from benchmarks._accuracy_tasks import (
     LABEL,
+    Split,
     breast,
     cite,
     few,
@@ -46,16 +44,29 @@ from benchmarks._accuracy_tasks import (
     pbmc68k,
     prepared,
 )
-from benchmarks._results import table, version_lines, versions, write
+from benchmarks._models import train_default
+from benchmarks._results import (
+    make_parser,
+    quiet,
+    table,
+    version_lines,
+    versions,
+    write,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from anndata import AnnData
 
-# Labels with fewer cells are left out; markers of a label; first gene sets that are compared.
-FEWEST, N_MARKERS, N_FIRST = 30, 30, 10
-N_PERMUTATIONS, N_PLANTED = 10, 20
+# Labels with fewer cells are left out.
+MIN_CELLS = 30
+# Markers of a label.
+N_MARKERS = 30
+# Leading genes that are compared.
+N_LEADING = 10
+N_PERMUTATIONS = 10
+N_PLANTED = 20
 AGREEING = ("genes", "listed", "evidence")
 KEY = "tosica_attribution"
 # Judgements of the first gene sets, by eye: sensible unless it is named here.
@@ -106,30 +117,28 @@ LISTED = ("kang", "pbmc68k", "sorted")
 
 
 def train(
-    reference: AnnData, seed: int, markers: dict[str, list[str]] | None = None
+    reference: AnnData, seed: int, marker_sets: dict[str, list[str]] | None = None
 ) -> tosica.TOSICA:
     """Train a model with defaults; marker sets are added to the default gene sets."""
-    with warnings.catch_warnings(action="ignore"):
-        tosica.pp.build_mask(reference)
-        if markers:
-            sets = tosica.gs.load(reference.uns["tosica_mask"]["source"])
-            kept = {
-                name: sets[name] for name in reference.uns["tosica_mask"]["gene_sets"]
-            }
-            tosica.pp.build_mask(reference, kept | markers, max_jaccard=1)
-        tosica.TOSICA.setup_anndata(reference, labels_key=LABEL)
-        torch.set_num_threads(1)
-        scvi.settings.seed = seed
-        model = tosica.TOSICA(reference)
-        model.train(accelerator="cpu", enable_progress_bar=False)
+    if not marker_sets:
+        return train_default(reference, seed)
+    tosica.pp.build_mask(reference)
+    mask = reference.uns["tosica_mask"]
+    collection = tosica.gs.load(mask["source"])
+    gene_sets = {name: collection[name] for name in mask["gene_sets"]}
+    tosica.pp.build_mask(reference, gene_sets | marker_sets, max_jaccard=1)
+    tosica.TOSICA.setup_anndata(reference, labels_key=LABEL)
+    torch.set_num_threads(1)
+    scvi.settings.seed = seed
+    model = tosica.TOSICA(reference)
+    model.train(accelerator="cpu", enable_progress_bar=False)
     return model
 
 
 @cache
-def read(name: str, data: Path) -> AnnData:
+def read_cells(name: str, data: Path) -> AnnData:
     """Read a data set."""
-    with warnings.catch_warnings(action="ignore"):
-        return DATASETS[name][1](data)
+    return DATASETS[name][1](data)
 
 
 @cache
@@ -137,30 +146,33 @@ def trained(
     name: str, data: Path, seed: int, half: int | None = None
 ) -> tuple[tosica.TOSICA, AnnData]:
     """Train a model on a data set, or on a half of it, and return both."""
-    adata = read(name, data)
+    adata = read_cells(name, data)
     reference = adata.copy() if half is None else halves(adata, seed)[half]
     return train(reference, seed), reference
 
 
-def explain(model: tosica.TOSICA, cells: AnnData, **kwargs: Any) -> AnnData:
+def explain(model: tosica.TOSICA, cells: AnnData) -> AnnData:
     """Annotate cells and explain their predicted labels."""
     cells = cells.copy()
-    with warnings.catch_warnings(action="ignore"):
-        model.annotate(cells)
-        tosica.tl.attribute(cells, model, **kwargs)
+    model.annotate(cells)
+    tosica.tl.attribute(cells, model)
     return cells
 
 
-def halves(adata: AnnData, seed: int) -> tuple[AnnData, AnnData]:
+def halves(adata: AnnData, seed: int) -> Split:
     """Two halves with as many cells of each label."""
-    ((first, second),) = few(adata, adata.n_obs // 2, seed)
-    return first.copy(), second.copy()
+    return few(adata, adata.n_obs // 2, seed)[0]
 
 
-def asked(adata: AnnData) -> list[str]:
+def frequent_labels(adata: AnnData) -> list[str]:
     """Labels with enough cells."""
     n_cells = adata.obs[LABEL].value_counts()
-    return sorted(str(label) for label in n_cells.index[n_cells >= FEWEST])
+    return sorted(str(label) for label in n_cells.index[n_cells >= MIN_CELLS])
+
+
+def rank_of(name: str, names: list[str]) -> int | None:
+    """Rank of a name in a list, from 1 on; ``None`` if it is missing."""
+    return names.index(name) + 1 if name in names else None
 
 
 # --------------------------------------------------------------------------- parts
@@ -171,53 +183,42 @@ def planted(seed: int) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     genes = np.array([f"GENE{i}" for i in range(600)])
     sets = {f"set {i}": list(rng.choice(genes, 20, replace=False)) for i in range(30)}
-    raised, truth = np.arange(800) % 2 == 0, f"set {rng.integers(30)}"
+    is_raised = np.arange(800) % 2 == 0
+    truth = f"set {rng.integers(30)}"
     base = rng.gamma(0.6, size=600) + 0.05
-    rate = np.tile(base * 1_000 / base.sum(), (800, 1))
-    rate[np.ix_(raised, np.isin(genes, sets[truth]))] *= 4
-    counts = rng.poisson(rate * rng.lognormal(0, 0.3, (800, 1))).astype(np.float32)
-    obs = pd.DataFrame(
-        {LABEL: np.where(raised, "raised", "other")},
-        index=[f"cell{i}" for i in range(800)],
-    )
-    adata = ad.AnnData(counts, obs=obs, var=pd.DataFrame(index=genes))
-    reference, query = adata[:400].copy(), adata[400:].copy()
-    with warnings.catch_warnings(action="ignore"):
-        tosica.pp.build_mask(reference, sets)
-        tosica.TOSICA.setup_anndata(reference, labels_key=LABEL)
-        scvi.settings.seed = seed
-        model = tosica.TOSICA(reference)
-        model.train(accelerator="cpu", enable_progress_bar=False)
-    found = tosica.get.gene_sets_df(explain(model, query), "raised", similar=True)[
-        "gene_set"
-    ].tolist()
-    return {
-        "rank": found.index(truth) + 1 if truth in found else None,
-        "sets": len(found),
-    }
+    rates = np.tile(base * 1_000 / base.sum(), (800, 1))
+    rates[np.ix_(is_raised, np.isin(genes, sets[truth]))] *= 4
+    counts = rng.poisson(rates * rng.lognormal(0, 0.3, (800, 1))).astype(np.float32)
+    adata = ad.AnnData(counts, var=pd.DataFrame(index=genes))
+    adata.obs[LABEL] = np.where(is_raised, "raised", "other")
+    model = train_default(adata[:400].copy(), seed, gene_sets=sets)
+    cells = explain(model, adata[400:])
+    names = tosica.get.gene_sets_df(cells, "raised", similar=True)["gene_set"].tolist()
+    return {"rank": rank_of(truth, names), "sets": len(names)}
 
 
 def markers(adata: AnnData, seed: int) -> list[dict[str, Any]]:
     """Rank of each label's own markers among all gene sets, and by ULM on expression."""
-    of_markers, taught = halves(adata, seed)
-    labels = asked(adata)
-    enough = of_markers[of_markers.obs[LABEL].isin(labels)].copy()
-    sc.tl.rank_genes_groups(enough, LABEL)
-    names = enough.uns["rank_genes_groups"]["names"]
-    sets = {f"markers of {label}": list(names[label][:N_MARKERS]) for label in labels}
-    model = train(taught, seed, sets)
-    cells = explain(model, taught)
-    by_ulm = ulm(model, cells)
+    marker_cells, reference = halves(adata, seed)
+    labels = frequent_labels(adata)
+    marker_cells = marker_cells[marker_cells.obs[LABEL].isin(labels)].copy()
+    sc.tl.rank_genes_groups(marker_cells, LABEL)
+    genes = marker_cells.uns["rank_genes_groups"]["names"]
+    sets = {f"markers of {label}": list(genes[label][:N_MARKERS]) for label in labels}
+    model = train(reference, seed, sets)
+    cells = explain(model, reference)
+    ulm_scores = ulm(model, cells)
     rows = []
     for label in labels:
-        own, found = (
-            f"markers of {label}",
-            tosica.get.gene_sets_df(cells, label, similar=True)["gene_set"].tolist(),
-        )
-        rank = found.index(own) + 1 if own in found else None
-        row = {"label": label, "rank": rank, "first": found[0] if found else None}
-        if by_ulm is not None:
-            row["ulm"] = int(by_ulm.loc[label].rank(ascending=False)[own])
+        name = f"markers of {label}"
+        names = tosica.get.gene_sets_df(cells, label, similar=True)["gene_set"].tolist()
+        row = {
+            "label": label,
+            "rank": rank_of(name, names),
+            "first": names[0] if names else None,
+        }
+        if ulm_scores is not None:
+            row["ulm"] = int(ulm_scores.loc[label].rank(ascending=False)[name])
         rows.append(row)
     return rows
 
@@ -240,7 +241,8 @@ def ulm(model: tosica.TOSICA, cells: AnnData) -> pd.DataFrame | None:
     )
     scored = cells.copy()
     decoupler.mt.ulm(scored, net, tmin=1)
-    scores, labels = scored.obsm["score_ulm"], cells.obs[LABEL].astype(str).to_numpy()
+    scores = scored.obsm["score_ulm"]
+    labels = cells.obs[LABEL].astype(str).to_numpy()
     means = {
         label: scores[labels == label].mean() - scores[labels != label].mean()
         for label in np.unique(labels)
@@ -248,62 +250,86 @@ def ulm(model: tosica.TOSICA, cells: AnnData) -> pd.DataFrame | None:
     return pd.DataFrame(means).T.reindex(columns=set_names)
 
 
+Explained = dict[str, set[str]]
+
+
 def agreement(cells: list[AnnData]) -> list[dict[str, float]]:
-    """Jaccard indices of what pairs of models say of a label: first genes, listed gene sets, all with evidence."""
-    told = [said(each) for each in cells]
+    """Jaccard indices between the explanations of each pair of models."""
+    explanations = [explanation_of(adata) for adata in cells]
     return [
-        {name: jaccard(a[name], b[name]) for name in AGREEING}
-        for a, b in combinations(told, 2)
+        {name: jaccard(first[name], second[name]) for name in AGREEING}
+        for first, second in combinations(explanations, 2)
     ]
 
 
-def said(cells: AnnData) -> dict[str, dict[str, set[str]]]:
-    """What a model says of each label: the first genes, the gene sets that are listed, and all with evidence."""
+def explanation_of(cells: AnnData) -> dict[str, Explained]:
+    """Leading genes, listed gene sets and all gene sets with evidence, of each label."""
     genes = cells.uns[KEY]["genes"]
-    listed, evidence = (
-        tosica.get.gene_sets_df(cells, similar=similar) for similar in (False, True)
-    )
-    of_labels = {
-        name: {
-            str(label): set(of["gene_set"])
-            for label, of in table.groupby("group", observed=True)
-        }
-        for name, table in (("listed", listed), ("evidence", evidence))
-    }
+    listed = tosica.get.gene_sets_df(cells)
+    evidence = tosica.get.gene_sets_df(cells, similar=True)
     return {
         "genes": {
-            str(label): set(of.nlargest(N_FIRST).index) for label, of in genes.items()
+            str(label): set(contributions.nlargest(N_LEADING).index)
+            for label, contributions in genes.items()
         },
-        **of_labels,
+        "listed": _sets_by_label(listed),
+        "evidence": _sets_by_label(evidence),
     }
 
 
-def jaccard(first: dict[str, set[str]], second: dict[str, set[str]]) -> float:
+def _sets_by_label(gene_sets: pd.DataFrame) -> Explained:
+    by_label = gene_sets.groupby("group", observed=True)["gene_set"]
+    return {str(label): set(names) for label, names in by_label}
+
+
+def jaccard(first: Explained, second: Explained) -> float:
     """Mean Jaccard index over the labels for which either has any."""
-    both = [
-        (first.get(label, set()), second.get(label, set()))
-        for label in {**first, **second}
-    ]
-    return float(np.mean([len(a & b) / len(a | b) for a, b in both]))
+    indices = []
+    for label in {**first, **second}:
+        a = first.get(label, set())
+        b = second.get(label, set())
+        indices.append(len(a & b) / len(a | b))
+    return float(np.mean(indices))
 
 
 def permuted(model: tosica.TOSICA, cells: AnnData) -> dict[str, Any]:
     """Labels with evidence for any set when gene names are permuted, and with the real names."""
     record = cells.uns[KEY]
-    n_labels, real = record["genes"].shape[1], record["evidence"]["group"].nunique()
+    n_labels = record["genes"].shape[1]
+    n_with_evidence = record["evidence"]["group"].nunique()
     by_chance = evidence_by_chance(record, model, N_PERMUTATIONS, seed=0)
-    return {"permuted": by_chance, "real": real / n_labels, "labels": n_labels}
+    return {
+        "permuted": by_chance,
+        "real": n_with_evidence / n_labels,
+        "labels": n_labels,
+    }
 
 
-def first(model: tosica.TOSICA, cells: AnnData) -> list[dict[str, Any]]:
+def deletion(model: tosica.TOSICA, cells: AnnData) -> dict[str, Any]:
+    """Areas under the curves of deletion and insertion, and time and error of the explanation."""
+    seconds = []
+    for is_detailed in (False, True):
+        start = time.process_time()
+        tosica.tl.attribute(cells, model, cells=is_detailed, genes=is_detailed)
+        seconds.append(time.process_time() - start)
+    tosica.tl.faithfulness(cells, model)
+    areas = cells.uns["faithfulness"]["area"]
+    columns = ["change", "order", "area", "better_than_random"]
+    return {
+        "areas": areas[columns].to_dict("records"),
+        "took": seconds,
+        "cells": cells.n_obs,
+        "error": cells.uns[KEY]["completeness_error"],
+    }
+
+
+def leading(cells: AnnData) -> list[dict[str, Any]]:
     """The first genes of each label, and its first gene sets that are not alike."""
     evidence = tosica.get.gene_sets_df(cells)
     rows = []
     for label, genes in tosica.get.explain(cells)["genes"].items():
-        of_label = evidence[evidence["group"] == label].head(3)
-        rows.append(
-            {"label": str(label), "genes": genes, "sets": list(of_label["gene_set"])}
-        )
+        sets = evidence.loc[evidence["group"] == label, "gene_set"].head(3)
+        rows.append({"label": str(label), "genes": genes, "sets": list(sets)})
     return rows
 
 
@@ -311,61 +337,45 @@ def measure(part: str, data: Path, n_seeds: int) -> dict[str, Any]:
     """Measure one part on each of its data sets."""
     if part == "planted":
         return {"planted": [planted(seed) for seed in range(N_PLANTED)]}
-    found: dict[str, Any] = {}
+    results = {}
     for name in OF_PART[part]:
-        adata = read(name, data)
-        if part == "markers":
-            found[name] = [
-                row for seed in range(n_seeds) for row in markers(adata, seed)
-            ]
-        elif part == "halves":
-            runs = []
-            for seed in range(n_seeds):
-                both = [trained(name, data, seed, half) for half in (0, 1)]
-                runs += agreement([explain(*each) for each in both])
-            found[name] = runs
-        elif part == "seeds":
-            found[name] = agreement(
-                [explain(*trained(name, data, seed)) for seed in range(n_seeds)]
-            )
-        elif part == "permuted":
-            found[name] = permuted(
-                model := trained(name, data, 0)[0], explain(model, adata)
-            )
-        elif part == "deletion":
-            model, query = trained(name, data, 0, 0)[0], halves(adata, 0)[1]
-            cells, took = explain(model, query), []
-            for each_cell in (False, True):
-                start = time.process_time()
-                tosica.tl.attribute(cells, model, cells=each_cell, genes=each_cell)
-                took.append(time.process_time() - start)
-            tosica.tl.faithfulness(cells, model)
-            area = cells.uns["faithfulness"]["area"]
-            rows = area[["change", "order", "area", "better_than_random"]].to_dict(
-                "records"
-            )
-            error = cells.uns[KEY]["completeness_error"]
-            found[name] = {
-                "areas": rows,
-                "took": took,
-                "cells": cells.n_obs,
-                "error": error,
-            }
-        else:
-            found[name] = first(
-                model := trained(name, data, 0)[0], explain(model, adata)
-            )
-        print(part, name, found[name], flush=True)
-    return found
+        results[name] = measure_on(part, name, data, n_seeds)
+        print(part, name, results[name], flush=True)
+    return results
+
+
+def measure_on(part: str, name: str, data: Path, n_seeds: int) -> Any:
+    """Measure one part on one data set."""
+    adata = read_cells(name, data)
+    if part == "markers":
+        return [row for seed in range(n_seeds) for row in markers(adata, seed)]
+    if part == "halves":
+        runs = []
+        for seed in range(n_seeds):
+            models = [trained(name, data, seed, half) for half in (0, 1)]
+            runs += agreement([explain(model, cells) for model, cells in models])
+        return runs
+    if part == "seeds":
+        models = [trained(name, data, seed) for seed in range(n_seeds)]
+        return agreement([explain(model, cells) for model, cells in models])
+    if part == "deletion":
+        model, _ = trained(name, data, 0, 0)
+        return deletion(model, explain(model, halves(adata, 0).query))
+    model, _ = trained(name, data, 0)
+    cells = explain(model, adata)
+    return permuted(model, cells) if part == "permuted" else leading(cells)
 
 
 # --------------------------------------------------------------------------- the page
 
 
 def judgements() -> dict[tuple[str, str, str], str]:
-    """What was judged not sensible, by data set, label and gene set."""
+    """Judgements that are not "sensible", by data set, label and gene set."""
     rows = pd.read_csv(JUDGED)
-    return {(r.dataset, r.label, r.gene_set): r.judgement for r in rows.itertuples()}
+    return {
+        (row.dataset, row.label, row.gene_set): row.judgement
+        for row in rows.itertuples()
+    }
 
 
 def mean_and_range(values: list[float]) -> str:
@@ -374,12 +384,10 @@ def mean_and_range(values: list[float]) -> str:
 
 
 def report(result: dict[str, Any]) -> str:
-    """The page."""
-    parts, title = (
-        result["parts"],
-        {name: title for name, (title, _) in DATASETS.items()},
-    )
+    """Section of the page."""
+    parts = result["parts"]
     ranks = [row["rank"] for row in parts["planted"]["planted"]]
+    measured = ", ".join(f"{part} on {day}" for part, day in result["measured"].items())
     lines = [
         "# Explanation",
         "",
@@ -394,80 +402,111 @@ def report(result: dict[str, Any]) -> str:
         "One of 30 random sets of 20 genes has four times the expression in one of two simulated classes.",
         f"It is the first gene set of that class in {sum(rank == 1 for rank in ranks)} of {len(ranks)} models.",
         "",
+        *_marker_lines(parts["markers"]),
+        *_chance_lines(parts["permuted"]),
+        *_stability_lines(parts),
+        *_deletion_lines(parts["deletion"]),
+        *_leading_lines(parts["first"]),
+        f"Measured: {measured}.",
+        "",
+        *version_lines(result),
+    ]
+    return "\n".join(lines)
+
+
+def _marker_lines(results: dict[str, list[dict[str, Any]]]) -> list[str]:
+    rows = []
+    for name, runs in results.items():
+        n_labels = len({run["label"] for run in runs})
+        share = np.mean([run["rank"] == 1 for run in runs])
+        by_ulm = [run["ulm"] == 1 for run in runs if "ulm" in run]
+        ulm_share = f"{np.mean(by_ulm):.0%}" if by_ulm else "not installed"
+        n_models = len(runs) // n_labels
+        rows.append([DATASETS[name][0], n_labels, n_models, f"{share:.0%}", ulm_share])
+    return [
         "## Own markers",
         "",
         f"{N_MARKERS} markers of each label come from one half of the cells. They are sets among all others in",
-        f"models of the other half. Labels with fewer than {FEWEST} cells are left out. The share whose own markers",
+        f"models of the other half. Labels with fewer than {MIN_CELLS} cells are left out. The share whose own markers",
         "come first:",
         "",
-    ]
-    rows = []
-    for name, found in parts["markers"].items():
-        by_ulm = [row["ulm"] == 1 for row in found if "ulm" in row]
-        rows.append(
-            [
-                title[name],
-                labels := len({row["label"] for row in found}),
-                len(found) // labels,
-                f"{np.mean([row['rank'] == 1 for row in found]):.0%}",
-                f"{np.mean(by_ulm):.0%}" if by_ulm else "not installed",
-            ]
-        )
-    lines += [
         *table(
             ["data", "labels", "models", "tosica", "decoupler's ULM on expression"],
             rows,
         ),
         "",
     ]
-    lines += [
+
+
+def _chance_lines(results: dict[str, dict[str, Any]]) -> list[str]:
+    rows = []
+    for name, shares in results.items():
+        real = f"{shares['real']:.0%}"
+        by_chance = f"{shares['permuted']:.1%}"
+        rows.append([DATASETS[name][0], shares["labels"], real, by_chance])
+    return [
         "## Chance",
         "",
         "Labels with evidence for any set at a family-wise error rate of 5 %, with real gene sets and with gene",
         f"names permuted within the collection, {N_PERMUTATIONS} draws:",
         "",
-        *table(
-            ["data", "labels", "real", "permuted"],
-            [
-                [
-                    title[n],
-                    found["labels"],
-                    f"{found['real']:.0%}",
-                    f"{found['permuted']:.1%}",
-                ]
-                for n, found in parts["permuted"].items()
-            ],
-        ),
+        *table(["data", "labels", "real", "permuted"], rows),
         "",
+    ]
+
+
+def _stability_lines(parts: dict[str, Any]) -> list[str]:
+    titles = {"halves": "two halves of the cells", "seeds": "two seeds"}
+    rows = []
+    for part, title in titles.items():
+        for name, runs in parts[part].items():
+            row = [title, DATASETS[name][0], len(runs)]
+            row += [mean_and_range([run[key] for run in runs]) for key in AGREEING]
+            rows.append(row)
+    head = [
+        "models",
+        "data",
+        "pairs",
+        f"first {N_LEADING} genes",
+        "listed gene sets",
+        "all gene sets",
+    ]
+    return [
         "## Stability",
         "",
-        f"Jaccard index of the first {N_FIRST} genes of a label, of the gene sets that `get.gene_sets_df` lists, and",
+        f"Jaccard index of the first {N_LEADING} genes of a label, of the gene sets that `get.gene_sets_df` lists, and",
         "of all with evidence, also similar ones, between two models; mean and range over pairs of models:",
         "",
-        *table(
-            [
-                "models",
-                "data",
-                "pairs",
-                f"first {N_FIRST} genes",
-                "listed gene sets",
-                "all gene sets",
-            ],
-            [
-                [
-                    what,
-                    title[n],
-                    len(runs),
-                    *(mean_and_range([run[k] for run in runs]) for k in AGREEING),
-                ]
-                for part, what in (
-                    ("halves", "two halves of the cells"),
-                    ("seeds", "two seeds"),
-                )
-                for n, runs in parts[part].items()
-            ],
-        ),
+        *table(head, rows),
         "",
+    ]
+
+
+def _deletion_lines(results: dict[str, dict[str, Any]]) -> list[str]:
+    areas = []
+    times = []
+    for name, measured in results.items():
+        title = DATASETS[name][0]
+        for row in measured["areas"]:
+            better = f"{row['better_than_random']:.0%}"
+            areas.append([title, row["change"], row["order"], row["area"], better])
+        seconds = [f"{value:.1f}" for value in measured["took"]]
+        times.append([title, measured["cells"], *seconds, f"{measured['error']:.2%}"])
+    area_head = [
+        "data",
+        "change",
+        "order",
+        "area",
+        "cells in which it is better than at random",
+    ]
+    time_head = [
+        "data",
+        "cells",
+        "seconds, labels",
+        "seconds, each cell",
+        "completeness error",
+    ]
+    return [
         "## Deletion and insertion",
         "",
         "Genes of a cell are set to the baseline one after the other, or back. The area under the probability of",
@@ -475,123 +514,79 @@ def report(result: dict[str, Any]) -> str:
         "evidence come first, then the others and each gene of no set, by what their genes add on average.",
         "Also the error of the sum over genes, and processor seconds of `tl.attribute`, for labels and for each cell.",
         "",
-        *table(
-            [
-                "data",
-                "change",
-                "order",
-                "area",
-                "cells in which it is better than at random",
-            ],
-            [
-                [
-                    title[n],
-                    row["change"],
-                    row["order"],
-                    row["area"],
-                    f"{row['better_than_random']:.0%}",
-                ]
-                for n, found in parts["deletion"].items()
-                for row in found["areas"]
-            ],
-        ),
+        *table(area_head, areas),
         "",
-        *table(
-            [
-                "data",
-                "cells",
-                "seconds, labels",
-                "seconds, each cell",
-                "completeness error",
-            ],
-            [
-                [
-                    title[n],
-                    found["cells"],
-                    *(f"{t:.1f}" for t in found["took"]),
-                    f"{found['error']:.2%}",
-                ]
-                for n, found in parts["deletion"].items()
-            ],
-        ),
+        *table(time_head, times),
         "",
+    ]
+
+
+def _leading_lines(results: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """Judged gene sets of each label: numbers of all data sets, and lists of some."""
+    judged = judgements()
+    verdicts = ["sensible", "vague", "wrong"]
+    columns = ["labels", "without", "first sensible", "gene sets", *verdicts]
+    counts = pd.DataFrame(0, list(results), columns)
+    lists: list[str] = []
+    for name, labels in results.items():
+        rows = []
+        for row in labels:
+            texts = []
+            row_verdicts = []
+            for gene_set in row["sets"]:
+                verdict = judged.get((name, row["label"], gene_set), "sensible")
+                is_sensible = verdict == "sensible"
+                row_verdicts.append(verdict)
+                texts.append(gene_set if is_sensible else f"{gene_set} ({verdict})")
+                counts.loc[name, ["gene sets", verdict]] += 1
+            counts.loc[name, "labels"] += 1
+            counts.loc[name, "without"] += not texts
+            counts.loc[name, "first sensible"] += row_verdicts[:1] == ["sensible"]
+            rows.append([row["label"], row["genes"], "; ".join(texts) or "none"])
+        if name in LISTED:
+            lists += [f"### {DATASETS[name][0]}", ""]
+            lists += [*table(["label", "genes", "gene sets"], rows), ""]
+    is_human = counts.index != "mouse"
+    totals = {"human blood": counts[is_human].sum(), "all": counts.sum()}
+    counts = pd.concat([counts, pd.DataFrame(totals).T])
+    summary = []
+    for name, row in counts.iterrows():
+        title = DATASETS[name][0] if name in DATASETS else name
+        texts = [f"{row[v]} ({row[v] / row['gene sets']:.0%})" for v in verdicts]
+        summary.append([title, *row[:4], *texts])
+    return [
         "## First gene sets",
         "",
         "Up to three first gene sets of each label that are not alike, judged by eye: sensible unless noted.",
         "One of us judged them, and the test of gene sets and which are listed were chosen on the data of this page.",
         "*Without* are labels for which no set has evidence, *first sensible* those whose first set is.",
         "",
+        *table(["data", *columns], summary),
+        "",
+        *lists,
     ]
-    judged, verdicts = judgements(), ("sensible", "vague", "wrong")
-    columns = ["labels", "without", "first sensible", "gene sets", *verdicts]
-    counts = pd.DataFrame(0, [*parts["first"], "human blood", "all"], columns)
-    listed: list[str] = []
-    for name, found in parts["first"].items():
-        rows = []
-        for row in found:
-            shown = []
-            for gene_set in row["sets"]:
-                verdict = judged.get((name, row["label"], gene_set), "sensible")
-                counts.loc[[name, "all"], ["gene sets", verdict]] += 1
-                shown.append(
-                    gene_set if verdict == "sensible" else f"{gene_set} ({verdict})"
-                )
-            counts.loc[[name, "all"], "labels"] += 1
-            counts.loc[[name, "all"], "without"] += not shown
-            counts.loc[[name, "all"], "first sensible"] += (
-                shown[:1] == row["sets"][:1] != []
-            )
-            rows.append([row["label"], row["genes"], "; ".join(shown) or "none"])
-        if name in LISTED:
-            listed += [
-                f"### {title[name]}",
-                "",
-                *table(["label", "genes", "gene sets"], rows),
-                "",
-            ]
-    counts.loc["human blood"] = counts.loc[
-        [name for name in parts["first"] if name != "mouse"]
-    ].sum()
-    for verdict in verdicts:
-        shares = counts[verdict] / counts["gene sets"]
-        counts[verdict] = [
-            f"{n} ({share:.0%})"
-            for n, share in zip(counts[verdict], shares, strict=True)
-        ]
-    summary = [
-        [title.get(name, name), *row]
-        for name, row in zip(counts.index, counts.to_numpy(), strict=True)
-    ]
-    lines += [*table(["data", *counts.columns], summary), "", *listed]
-    measured = ", ".join(f"{part} on {day}" for part, day in result["measured"].items())
-    lines += [f"Measured: {measured}.", "", *version_lines(result)]
-    return "\n".join(lines)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure the parts, and write the page and its figure."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
+    """Measure the parts, and write the page."""
+    parser = make_parser(__doc__)
+    all_parts = ["planted", *OF_PART]
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        choices=["planted", *OF_PART],
-        default=["planted", *OF_PART],
-    )
-    given = parser.parse_args(arguments)
-    logging.disable(logging.INFO)
-    stored = given.out / "explanation.json"
-    result = json.loads(stored.read_text()) if stored.exists() else {"parts": {}}
-    for part in given.only:
-        result["parts"][part] = measure(part, given.data, given.seeds)
-        result |= {"versions": versions()}
-        result.setdefault("measured", {})[part] = str(date.today())
-        given.out.mkdir(parents=True, exist_ok=True)
-        stored.write_text(json.dumps(result, indent=1) + "\n")
-    if {"planted", *OF_PART} <= set(result["parts"]):
-        write(given.out, "explanation", result, report(result))
+    parser.add_argument("--only", nargs="+", choices=all_parts, default=all_parts)
+    options = parser.parse_args(arguments)
+    quiet()
+    path = options.out / "explanation.json"
+    result = {"parts": {}, "measured": {}}
+    if path.exists():
+        result = json.loads(path.read_text())
+    for part in options.only:
+        result["parts"][part] = measure(part, options.data, options.seeds)
+        result["versions"] = versions()
+        result["measured"][part] = str(date.today())
+        options.out.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(result, indent=1) + "\n")
+    if set(all_parts) <= set(result["parts"]):
+        write(options.out, "explanation", result, report(result))
 
 
 if __name__ == "__main__":

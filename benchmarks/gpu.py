@@ -11,9 +11,7 @@ is too low there.
 from __future__ import annotations
 
 import argparse
-import logging
 import time
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -22,9 +20,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import tosica
-from benchmarks._results import processor
+from benchmarks._models import phases_with
+from benchmarks._results import processor, quiet
 from benchmarks._synthetic import synthetic
-from tosica.model import _phases
+from tosica.model._phases import fit_network
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,25 +35,35 @@ if TYPE_CHECKING:
 LABEL = "cell_type"
 PRECISIONS = {"32-true": torch.float32, "bf16-mixed": torch.bfloat16}
 # Side of the square matrices whose product is the roof, and how often it is computed.
-SIDE, TIMES = 4096, 20
+SIDE = 4096
+N_PRODUCTS = 20
 
 
 def seconds(do: Callable[[], Any], device: torch.device) -> float:
-    """Time a call until the device has done all that it was given."""
-    for synchronize in (True, False):
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        if synchronize:
-            started = time.perf_counter()
-            do()
-    return time.perf_counter() - started
+    """Time a call until the device has done all work of it."""
+    synchronize(device)
+    start = time.perf_counter()
+    do()
+    synchronize(device)
+    return time.perf_counter() - start
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for a card."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def roof(device: torch.device, dtype: torch.dtype, side: int) -> float:
     """Floating-point operations a second of a large matrix product."""
     a, b = torch.randn(2, side, side, device=device, dtype=dtype)
-    a @ b  # the first product chooses how the others are computed
-    return 2 * side**3 * TIMES / seconds(lambda: [a @ b for _ in range(TIMES)], device)
+    a @ b  # the first product chooses the algorithm of the others
+
+    def multiply() -> None:
+        for _ in range(N_PRODUCTS):
+            a @ b
+
+    return 2 * side**3 * N_PRODUCTS / seconds(multiply, device)
 
 
 def count(do: Callable[[], Any]) -> float:
@@ -64,21 +73,20 @@ def count(do: Callable[[], Any]) -> float:
     return float(counter.get_total_flops())
 
 
-def fit_network(state: TrainingState) -> None:
-    """Train the network, and keep how long it took, in how many steps, and the operations of one."""
-    model, precision = state.model, state.trainer_kwargs["precision"]
-    device = state.runner.trainer.strategy.root_device
-    model.seconds = seconds(lambda: _phases.fit_network(state), device)
-    model.n_steps = state.runner.trainer.global_step
-    batch = {
-        name: value.to(device)
-        for name, value in next(iter(state.data.train_dataloader())).items()
-    }
+def timed_fit_network(state: TrainingState) -> None:
+    """Train the network, and measure its time, its steps and the operations of one."""
+    model = state.model
+    precision = state.trainer_kwargs["precision"]
+    trainer = state.runner.trainer
+    device = trainer.strategy.root_device
+    model.seconds = seconds(lambda: fit_network(state), device)
+    model.n_steps = trainer.global_step
+    batch = next(iter(state.data.train_dataloader()))
+    batch = {name: value.to(device) for name, value in batch.items()}
     model.module.to(device).train()
     plan = state.plan.to(device)
-    with torch.autocast(
-        device.type, PRECISIONS[precision], enabled=precision != "32-true"
-    ):
+    is_mixed = precision != "32-true"
+    with torch.autocast(device.type, PRECISIONS[precision], enabled=is_mixed):
         model.n_operations = count(lambda: plan.training_step(batch, 0).backward())
     model.module.zero_grad()
     model.module.eval()
@@ -87,9 +95,7 @@ def fit_network(state: TrainingState) -> None:
 class Timed(tosica.TOSICA):
     """A model whose training is measured."""
 
-    _training_phases = tuple(
-        {_phases.fit_network: fit_network}.get(phase, phase) for phase in _phases.PHASES
-    )
+    _training_phases = phases_with({fit_network: (timed_fit_network,)})
 
 
 def measure(
@@ -106,21 +112,23 @@ def measure(
     x = next(iter(model.iter_batches(query))).x
     of_cell = count(lambda: model.module.annotate(x)) / len(x)
     explained = seconds(lambda: tosica.tl.attribute(query, model), device)
-    step = {"rate": model.n_steps / model.seconds, "unit": "steps/s"}
+    steps_rate = model.n_steps / model.seconds
+    cells_rate = query.n_obs / took
     rows = [
         {
-            "what": "training step, 64 cells",
-            **step,
-            "share": model.n_operations * step["rate"] / best,
+            "work": "training step, 64 cells",
+            "rate": steps_rate,
+            "unit": "steps/s",
+            "share": model.n_operations * steps_rate / best,
         },
         {
-            "what": "annotate",
-            "rate": query.n_obs / took,
+            "work": "annotate",
+            "rate": cells_rate,
             "unit": "cells/s",
-            "share": of_cell * query.n_obs / took / best,
+            "share": of_cell * cells_rate / best,
         },
         {
-            "what": "attribute, all labels",
+            "work": "attribute, all labels",
             "rate": query.n_obs / explained,
             "unit": "cells/s",
         },
@@ -138,28 +146,23 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--side", type=int, default=SIDE, help="of the matrices of the roof"
     )
-    given = parser.parse_args(arguments)
-    if given.accelerator == "gpu" and not torch.cuda.is_available():
+    options = parser.parse_args(arguments)
+    if options.accelerator == "gpu" and not torch.cuda.is_available():
         print("There is no CUDA card here, so nothing was measured.")
         return
-    for name in ("lightning.pytorch", "tosica"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore")
-    made = synthetic(2 * given.cells)
-    reference, query = made[: given.cells].copy(), made[given.cells :].copy()
+    quiet()
+    cells = synthetic(2 * options.cells)
+    reference = cells[: options.cells].copy()
+    query = cells[options.cells :].copy()
     tosica.pp.build_mask(reference)
     Timed.setup_anndata(reference, labels_key=LABEL)
-    rows = [
-        row
-        for precision in PRECISIONS
-        for row in measure(reference, query, given.accelerator, precision, given.side)
-    ]
-    print(processor() if given.accelerator == "cpu" else torch.cuda.get_device_name())
-    print(
-        pd.DataFrame(rows)
-        .round({"rate": 1, "share": 4})
-        .to_string(index=False, na_rep="")
-    )
+    rows = []
+    for precision in PRECISIONS:
+        rows += measure(reference, query, options.accelerator, precision, options.side)
+    is_cpu = options.accelerator == "cpu"
+    print(processor() if is_cpu else torch.cuda.get_device_name())
+    measured = pd.DataFrame(rows).round({"rate": 1, "share": 4})
+    print(measured.to_string(index=False, na_rep=""))
 
 
 if __name__ == "__main__":

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
 import copy
-import logging
-import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import scvi
 
-import tosica
 from benchmarks._accuracy_tasks import LABEL, TASKS, UNSEEN, Task
-from benchmarks._results import table, version_lines, versions, write
+from benchmarks._models import codes_of_labels, train_default
+from benchmarks._results import (
+    make_parser,
+    quiet,
+    table,
+    version_lines,
+    versions,
+    write,
+)
 from tosica._stats import conformal_threshold
 from tosica.tl._evaluate import calibration_bins, expected_calibration_error
 
 if TYPE_CHECKING:
+    from anndata import AnnData
+
+    import tosica
     from benchmarks._accuracy_tasks import Split
 
 ACROSS: dict[str, Task] = {
@@ -32,117 +37,103 @@ ACROSS: dict[str, Task] = {
 }
 N_LABELED = (0, 10, 20, 50, 100)
 COVERAGES = (0.8, 0.9)
-_KNOWN = "known"
 
 
-def runs_of(split: Split, seed: int, draws: int, **train: Any) -> list[dict[str, Any]]:
+def runs_of(split: Split, seed: int, draws: int, **kwargs: Any) -> list[dict[str, Any]]:
     """Train one model, recalibrate it by random cells of the query, and score the others."""
-    reference, query = split.reference.copy(), split.query.copy()
-    tosica.pp.build_mask(reference)
-    tosica.TOSICA.setup_anndata(reference, labels_key=LABEL)
-    scvi.settings.seed = seed
-    model = tosica.TOSICA(reference)
-    model.train(enable_progress_bar=False, accelerator="cpu", **train)
-    trained = copy.deepcopy(
-        (model.module.temperature, model.training_.held_out_probabilities)
-    )
+    query = split.query.copy()
+    model = train_default(split.reference.copy(), seed, **kwargs)
+    temperature = model.module.temperature.clone()
+    held_out = model.training_.held_out_probabilities
     rng = np.random.default_rng(seed)
     runs = []
     for n_labeled in N_LABELED:
         if n_labeled > query.n_obs // 2:
             continue
         for draw in range(draws if n_labeled else 1):
-            model.module.temperature.copy_(trained[0])
-            model.training_.held_out_probabilities = trained[1]
+            model.module.temperature.copy_(temperature)
+            model.training_.held_out_probabilities = copy.deepcopy(held_out)
             is_labeled = np.zeros(query.n_obs, dtype=bool)
             is_labeled[rng.choice(query.n_obs, n_labeled, replace=False)] = True
             if n_labeled:
-                query.obs[_KNOWN] = query.obs[LABEL].astype(str).where(is_labeled)
-                model.recalibrate(query, _KNOWN)
-            which = {"seed": seed, "labeled": n_labeled, "draw": draw}
-            runs.append({**which, **scores(model, query[~is_labeled].copy())})
+                query.obs["label_seen"] = query.obs[LABEL].astype(str).where(is_labeled)
+                model.recalibrate(query, "label_seen")
+            run = {"seed": seed, "labeled": n_labeled, "draw": draw}
+            runs.append(run | scores(model, query[~is_labeled].copy()))
     return runs
 
 
-def scores(model: tosica.TOSICA, query: Any) -> dict[str, float]:
+def scores(model: tosica.TOSICA, query: AnnData) -> dict[str, float]:
     """Accuracy, calibration error, and coverage, size and emptiness of the label sets."""
-    soft = model.predict(query, soft=True)
-    truth = pd.Categorical(query.obs[LABEL].astype(str), categories=model.labels).codes
-    right = soft.to_numpy().argmax(1) == truth
-    found = {
-        "accuracy": float(right.mean()),
-        "calibration error": expected_calibration_error(
-            calibration_bins(right, soft.to_numpy().max(1), 10)
-        ),
+    probabilities = model.predict(query, soft=True).to_numpy()
+    truth = codes_of_labels(model, query)
+    cells = np.arange(len(truth))
+    best = probabilities.argmax(1)
+    bins = calibration_bins(best == truth, probabilities.max(1), 10)
+    values = {
+        "accuracy": float((best == truth).mean()),
+        "calibration error": expected_calibration_error(bins),
     }
-    assert model.training_.held_out_probabilities is not None
+    held_out = model.training_.held_out_probabilities
+    assert held_out is not None
     for coverage in COVERAGES:
         try:
-            threshold = conformal_threshold(
-                model.training_.held_out_probabilities[0], coverage
-            )
+            threshold = conformal_threshold(held_out[0], coverage)
         except ValueError:  # too few cells for this coverage
             continue
-        sets = soft.to_numpy() >= threshold
-        found[f"coverage {coverage}"] = float(sets[np.arange(len(sets)), truth].mean())
-        with_best = sets | (
-            ~sets.any(1, keepdims=True)
-            & np.eye(sets.shape[1], dtype=bool)[soft.to_numpy().argmax(1)]
-        )
-        found[f"default {coverage}"] = float(
-            with_best[np.arange(len(sets)), truth].mean()
-        )
-        found[f"size {coverage}"] = float(sets.sum(1).mean())
-        found[f"empty {coverage}"] = float((~sets.any(1)).mean())
-    return found
+        sets = probabilities >= threshold
+        is_covered = sets[cells, truth]
+        is_empty = ~sets.any(1)
+        values[f"coverage {coverage}"] = float(is_covered.mean())
+        # By default the best label takes the place of an empty set.
+        is_covered_by_default = is_covered | (is_empty & (best == truth))
+        values[f"default {coverage}"] = float(is_covered_by_default.mean())
+        values[f"size {coverage}"] = float(sets.sum(1).mean())
+        values[f"empty {coverage}"] = float(is_empty.mean())
+    return values
 
 
 def summarize(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Mean and standard deviation over seeds and draws, for each task and number of cells."""
     scored = pd.DataFrame(runs)
     names = [name for name in scored if name not in ("task", "labeled", "seed", "draw")]
-    return [
-        {
+    summary = []
+    for (task, n_labeled), rows in scored.groupby(["task", "labeled"], sort=False):
+        group: dict[str, Any] = {
             "task": task,
             "labeled": int(n_labeled),
-            "seeds": int(some["seed"].nunique()),
-            "draws": int(some["draw"].nunique()),
-            **{
-                name: {"mean": float(some[name].mean()), "std": float(some[name].std())}
-                for name in names
-                if some[name].notna().any()
-            },
+            "seeds": int(rows["seed"].nunique()),
+            "draws": int(rows["draw"].nunique()),
         }
-        for (task, n_labeled), some in scored.groupby(["task", "labeled"], sort=False)
-    ]
+        for name in names:
+            values = rows[name]
+            if values.notna().any():
+                group[name] = {"mean": float(values.mean()), "std": float(values.std())}
+        summary.append(group)
+    return summary
+
+
+def _format(statistics: dict[str, float]) -> str:
+    return f"{statistics['mean']:.3f} ± {statistics['std']:.3f}"
 
 
 def report(result: dict[str, Any]) -> str:
-    """What the page says of a result."""
+    """Section of the page."""
     level = max(COVERAGES)
-    of = {(group["task"], group["labeled"]): group for group in result["summary"]}
+    groups = {(group["task"], group["labeled"]): group for group in result["summary"]}
     rows = []
     for task in dict.fromkeys(group["task"] for group in result["summary"]):
-        groups = [of.get((task, n)) for n in N_LABELED]
-        covered = [group and group.get(f"coverage {level}") for group in groups]
-        errors = [group["calibration error"]["mean"] for group in groups if group]
-        few = next(group for group in reversed(groups) if group)
-        rows.append(
-            [
-                ACROSS[task].title,
-                "{mean:.3f} ± {std:.3f}".format(**of[task, 0][f"default {level}"]),
-                *(
-                    f"{each['mean']:.3f} ± {each['std']:.3f}" if each else ""
-                    for each in covered
-                ),
-                *(
-                    f"{few[f'{what} {level}']['mean']:.2f}"
-                    for what in ("size", "empty")
-                ),
-                f"{errors[0]:.3f}",
-                f"{errors[-1]:.3f}",
-            ]
-        )
+        of_task = [groups.get((task, n)) for n in N_LABELED]
+        measured = [group for group in of_task if group]
+        row = [ACROSS[task].title, _format(measured[0][f"default {level}"])]
+        for group in of_task:
+            coverage = group and group.get(f"coverage {level}")
+            row.append(_format(coverage) if coverage else "")
+        row.append(f"{measured[-1][f'size {level}']['mean']:.2f}")
+        row.append(f"{measured[-1][f'empty {level}']['mean']:.2f}")
+        row.append(f"{measured[0]['calibration error']['mean']:.3f}")
+        row.append(f"{measured[-1]['calibration error']['mean']:.3f}")
+        rows.append(row)
     n_seeds = max(group["seeds"] for group in result["summary"])
     n_draws = max(group["draws"] for group in result["summary"])
     head = [
@@ -150,8 +141,6 @@ def report(result: dict[str, Any]) -> str:
         "no cell, default",
         "no cell labelled",
         *(f"{n} cells" for n in N_LABELED[1:]),
-    ]
-    head += [
         "labels in a set",
         "empty sets",
         "calibration error, no cell",
@@ -166,7 +155,6 @@ def report(result: dict[str, Any]) -> str:
         f"`allow_empty=True`: mean and standard deviation of {n_seeds} seeds with {n_draws} draws each. By default the",
         "best label takes the place of an empty set. The last four columns are the size of the sets and the share of",
         "empty ones with most labelled cells, and the calibration error before and after.",
-        *([result["note"]] if result.get("note") else []),
         "",
         *table(head, rows),
         "",
@@ -177,25 +165,21 @@ def report(result: dict[str, Any]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("data", type=Path, help="folder with the files")
+    parser = make_parser(__doc__)
     parser.add_argument("--tasks", nargs="+", choices=ACROSS, default=list(ACROSS))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--draws", type=int, default=10)
-    parser.add_argument("--epochs", type=int, help="by default the model's own")
-    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
-    given = parser.parse_args(arguments)
-    warnings.simplefilter("ignore")
-    for name in ("lightning.pytorch", "tosica"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    options = parser.parse_args(arguments)
+    quiet()
     runs: list[dict[str, Any]] = []
-    for task in given.tasks:
-        for seed in range(given.seeds):
-            for split in ACROSS[task].splits(given.data, seed):
-                found = runs_of(split, seed, given.draws, max_epochs=given.epochs)
-                runs += [{"task": task, **run} for run in found]
+    for task in options.tasks:
+        for seed in range(options.seeds):
+            for split in ACROSS[task].splits(options.data, seed):
+                runs += [
+                    {"task": task, **run} for run in runs_of(split, seed, options.draws)
+                ]
     result = {"summary": summarize(runs), "versions": versions("scikit-learn")}
-    write(given.out, "label_sets", result, report(result))
+    write(options.out, "label_sets", result, report(result))
 
 
 if __name__ == "__main__":

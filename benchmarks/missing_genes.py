@@ -8,24 +8,26 @@ genes (which the linear branch imputes), and with zeros for these genes (as if n
 
 from __future__ import annotations
 
-import argparse
-import logging
-import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import scvi
-import torch
 from scipy.sparse import csr_matrix, diags
 
-import tosica
-from benchmarks._accuracy_tasks import COUNTS, LABEL, Split, across, few, kang, pbmc68k
-from benchmarks._results import table, version_lines, versions, write
+from benchmarks._accuracy_tasks import COUNTS, Split, across, few, kang, pbmc68k
+from benchmarks._models import codes_of_labels, train_default
+from benchmarks._results import (
+    make_parser,
+    quiet,
+    table,
+    version_lines,
+    versions,
+    write,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from anndata import AnnData
 
@@ -48,49 +50,50 @@ def of_counts(split: Split) -> Split:
 PAIRS: dict[str, tuple[str, Callable[[Path], Split]]] = {
     "control": (
         "Kang, control, halves",
-        lambda d: halves(across(kang(d), "ctrl")[0].reference),
+        lambda data: halves(across(kang(data), "ctrl")[0].reference),
     ),
     "stimulated": (
         "Kang, IFN-β, halves",
-        lambda d: halves(across(kang(d), "ctrl")[0].query),
+        lambda data: halves(across(kang(data), "ctrl")[0].query),
     ),
-    "pbmc68k": ("pbmc68k, halves", lambda d: halves(pbmc68k(d))),
-    "across": ("Kang, control → IFN-β", lambda d: across(kang(d), "ctrl")[0]),
-    "counts": ("the same, counts", lambda d: of_counts(across(kang(d), "ctrl")[0])),
-    "few": ("Kang, 50 cells", lambda d: few(kang(d), 50, 0)[0]),
+    "pbmc68k": ("pbmc68k, halves", lambda data: halves(pbmc68k(data))),
+    "across": ("Kang, control → IFN-β", lambda data: across(kang(data), "ctrl")[0]),
+    "counts": (
+        "the same, counts",
+        lambda data: of_counts(across(kang(data), "ctrl")[0]),
+    ),
+    "few": ("Kang, 50 cells", lambda data: few(kang(data), 50, 0)[0]),
 }
 
 
 def without(query: AnnData, share: float, seed: int) -> dict[str, AnnData]:
     """The query without random genes, and with zeros for these genes."""
-    there = np.ones(query.n_vars)
     rng = np.random.default_rng(seed)
-    there[rng.permutation(query.n_vars)[: round(share * query.n_vars)]] = 0
+    is_present = np.ones(query.n_vars, dtype=bool)
+    is_present[rng.permutation(query.n_vars)[: round(share * query.n_vars)]] = False
     zeros = query.copy()
-    zeros.X = csr_matrix(query.X @ diags(there), dtype=np.float32)
-    return {"imputed": query[:, there > 0].copy(), "zero": zeros}
+    zeros.X = csr_matrix(query.X @ diags(is_present.astype(float)), dtype=np.float32)
+    return {"imputed": query[:, is_present].copy(), "zero": zeros}
 
 
 def runs_of(
-    split: Split, shares: tuple[float, ...], draws: int, **train: Any
-) -> list[dict]:
+    split: Split, shares: tuple[float, ...], draws: int
+) -> list[dict[str, Any]]:
     """Accuracy and log-likelihood of each draw."""
-    reference, query = split.reference.copy(), split.query
-    tosica.pp.build_mask(reference)
-    tosica.TOSICA.setup_anndata(reference, labels_key=LABEL)
-    scvi.settings.seed = 0
-    model = tosica.TOSICA(reference)
-    model.train(enable_progress_bar=False, accelerator="cpu", **train)
-    truth = pd.Categorical(query.obs[LABEL].astype(str), categories=model.labels).codes
+    query = split.query
+    model = train_default(split.reference.copy())
+    truth = codes_of_labels(model, query)
 
     def scores(cells: AnnData) -> dict[str, float]:
-        found = model.predict(cells, soft=True).to_numpy()
-        of_truth = found[np.arange(len(found)), truth].clip(1e-12)
-        right = float((found.argmax(1) == truth).mean())
-        return {"accuracy": right, "log-likelihood": float(np.log(of_truth).mean())}
+        probabilities = model.predict(cells, soft=True).to_numpy()
+        of_truth = probabilities[np.arange(len(truth)), truth].clip(1e-12)
+        return {
+            "accuracy": float((probabilities.argmax(1) == truth).mean()),
+            "log-likelihood": float(np.log(of_truth).mean()),
+        }
 
-    whole = scores(query)
-    runs = [{"share": 0.0, "draw": 0, "way": way, **whole} for way in WAYS]
+    complete = scores(query)
+    runs = [{"share": 0.0, "draw": 0, "way": way, **complete} for way in WAYS]
     for share in shares:
         for draw in range(draws):
             for way, cells in without(query, share, draw).items():
@@ -99,7 +102,7 @@ def runs_of(
 
 
 def report(result: dict[str, Any]) -> str:
-    """What the page says of a result."""
+    """Section of the page."""
     runs = pd.DataFrame(result["runs"])
     shares = sorted(
         share
@@ -110,17 +113,13 @@ def report(result: dict[str, Any]) -> str:
     head += [f"{share:.0%}, {way}" for share in shares for way in WAYS.values()]
     rows = []
     for pair, of_pair in runs.groupby("pair", sort=False):
-        of = of_pair.groupby(["share", "way"])
-        accuracy, worst = of["accuracy"].mean(), of["accuracy"].min()
-        row = [
-            PAIRS[pair][0],
-            f"{of_pair.loc[of_pair['share'] == 0, 'accuracy'].mean():.3f}",
-        ]
-        row += [
-            f"{accuracy[share, way]:.3f} ({worst[share, way]:.3f})"
-            for share in shares
-            for way in WAYS
-        ]
+        by_way = of_pair.groupby(["share", "way"])["accuracy"]
+        means = by_way.mean()
+        worst = by_way.min()
+        complete = of_pair.loc[of_pair["share"] == 0, "accuracy"].mean()
+        row = [PAIRS[pair][0], f"{complete:.3f}"]
+        for share in shares:
+            row += [f"{means[share, w]:.3f} ({worst[share, w]:.3f})" for w in WAYS]
         rows.append(row)
     lines = [
         "# Genes that a query lacks",
@@ -132,7 +131,6 @@ def report(result: dict[str, Any]) -> str:
         "zeros in the query. The network sees zeros in both cases. The number of components for imputation was",
         "chosen on",
         "halves of these references. Real panels lack chosen genes, not random ones.",
-        *([result["note"]] if result.get("note") else []),
         "",
         *table(head, rows),
         "",
@@ -143,24 +141,17 @@ def report(result: dict[str, Any]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("data", type=Path, help="folder with the files")
+    parser = make_parser(__doc__)
     parser.add_argument("--pairs", nargs="+", choices=PAIRS, default=list(PAIRS))
     parser.add_argument("--draws", type=int, default=10)
-    parser.add_argument("--epochs", type=int, help="by default the model's own")
-    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
-    given = parser.parse_args(arguments)
-    for name in ("lightning.pytorch", "tosica"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    torch.set_num_threads(1)
+    options = parser.parse_args(arguments)
+    quiet()
     result: dict[str, Any] = {"runs": [], "versions": versions("scikit-learn")}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The query has only")
-        for pair in given.pairs:
-            split = PAIRS[pair][1](given.data)
-            runs = runs_of(split, SHARES, given.draws, max_epochs=given.epochs)
-            result["runs"] += [{"pair": pair, **run} for run in runs]
-    write(given.out, "missing_genes", result, report(result))
+    for pair in options.pairs:
+        split = PAIRS[pair][1](options.data)
+        for run in runs_of(split, SHARES, options.draws):
+            result["runs"].append({"pair": pair, **run})
+    write(options.out, "missing_genes", result, report(result))
 
 
 if __name__ == "__main__":

@@ -6,24 +6,28 @@ of it with a label. scANVI's ``load_query_data`` is measured beside tosica's.
 
 from __future__ import annotations
 
-import argparse
-import warnings
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
 from benchmarks._new_label_methods import SIZES, run_scanvi, run_tosica
 from benchmarks._new_label_tasks import held_out
-from benchmarks._results import quiet, table, version_lines, versions, write
+from benchmarks._results import (
+    make_parser,
+    quiet,
+    table,
+    version_lines,
+    versions,
+    write,
+)
 
 METHODS = {"tosica": run_tosica, "scanvi": run_scanvi}
 
 
 def measure(
     data: Path, seeds: list[int], methods: list[str], only: str | None
-) -> list[dict]:
+) -> list[dict[str, Any]]:
     """All held-out types, seeds and methods."""
     rows: list[dict[str, Any]] = []
     for seed in seeds:
@@ -31,21 +35,18 @@ def measure(
             if only is not None and task.label != only:
                 continue
             for method in methods:
-                torch.set_num_threads(1)
-                with warnings.catch_warnings(action="ignore"):
-                    found = METHODS[method](task, seed)
-                about = {"dataset": task.dataset, "label": task.label, "seed": seed}
-                rows += [about | row for row in found]
-                for row in found:
-                    print(about | row, flush=True)
+                for scores in METHODS[method](task, seed):
+                    row = {"dataset": task.dataset, "label": task.label, "seed": seed}
+                    rows.append(row | scores)
+                    print(rows[-1], flush=True)
     return rows
 
 
 def report(result: dict[str, Any]) -> str:
-    """The page."""
+    """Section of the page."""
     runs = pd.DataFrame(result["runs"])
     runs["change"] = 100 * (runs["after"] - runs["before"])
-    own = runs[runs["method"] == "tosica"]
+    tosica_runs = runs[runs["method"] == "tosica"]
     lines = [
         "# New labels",
         "",
@@ -58,7 +59,7 @@ def report(result: dict[str, Any]) -> str:
         f"their labels, and the rest are scored. Means over types and {len(result['seeds'])} seeds, ± standard",
         "deviation.",
         "",
-        *_sizes(own),
+        *_sizes(tosica_runs),
         "",
         f"With {SIZES[0]} labelled cells, beside others. Macro-F1 is that of the old types.",
         "",
@@ -69,8 +70,8 @@ def report(result: dict[str, Any]) -> str:
         "labels, with",
         "the cells of the reference. It was trained once, with its defaults, which are meant for more cells.",
         "",
-        f"Adding a type took {own['seconds'].median():.1f} s of processor time (median); training the model took",
-        f"{own['training'].median():.1f} s.",
+        f"Adding a type took {tosica_runs['seconds'].median():.1f} s of processor time (median);",
+        f"training the model took {tosica_runs['training'].median():.1f} s.",
         "",
         *version_lines(result),
     ]
@@ -87,28 +88,22 @@ def _over_seeds(runs: pd.DataFrame, column: str) -> str:
 
 
 def _comparison(runs: pd.DataFrame) -> list[str]:
-    rows = [
-        [*names, *(_over_seeds(of_task, c) for c in ("recall", "after", "change"))]
-        for names, of_task in runs.groupby(["dataset", "query", "method"], sort=False)
+    head = [
+        "dataset",
+        "query",
+        "method",
+        "recall of the new type",
+        "macro-F1",
+        "change, points",
     ]
-    return table(
-        [
-            "dataset",
-            "query",
-            "method",
-            "recall of the new type",
-            "macro-F1",
-            "change, points",
-        ],
-        rows,
-    )
+    rows = []
+    for names, group in runs.groupby(["dataset", "query", "method"], sort=False):
+        columns = ("recall", "after", "change")
+        rows.append([*names, *(_over_seeds(group, column) for column in columns)])
+    return table(head, rows)
 
 
 def _sizes(runs: pd.DataFrame) -> list[str]:
-    rows = [
-        [*map(str, names), *(_over_seeds(of_task, c) for c in ("recall", "change"))]
-        for names, of_task in runs.groupby(["dataset", "query", "labeled"], sort=False)
-    ]
     head = [
         "dataset",
         "query",
@@ -116,25 +111,28 @@ def _sizes(runs: pd.DataFrame) -> list[str]:
         "recall of the new type",
         "change, points",
     ]
+    rows = []
+    for names, group in runs.groupby(["dataset", "query", "labeled"], sort=False):
+        columns = ("recall", "change")
+        rows.append([*names, *(_over_seeds(group, column) for column in columns)])
     return table(head, rows)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = make_parser(__doc__, has_data=False)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--methods", nargs="+", default=[*METHODS], choices=[*METHODS])
     parser.add_argument("--only", help="hold only this type out")
-    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     quiet()
     result = {
-        "runs": measure(given.data, given.seeds, given.methods, given.only),
-        "seeds": given.seeds,
+        "runs": measure(options.data, options.seeds, options.methods, options.only),
+        "seeds": options.seeds,
         "versions": versions(),
     }
-    write(given.out, "new_labels", result, report(result))
+    write(options.out, "new_labels", result, report(result))
 
 
 if __name__ == "__main__":

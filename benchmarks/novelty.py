@@ -7,8 +7,6 @@ half and another batch, with some or all cells of one such type.
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anndata as ad
@@ -16,16 +14,25 @@ import numpy as np
 import pandas as pd
 import scvi
 import torch
+from scipy.stats import entropy
 from sklearn.covariance import LedoitWolf
 from sklearn.decomposition import PCA
 from sklearn.metrics import roc_auc_score
 
 import tosica
 from benchmarks._accuracy_tasks import BATCH, LABEL, breast, kang, lung, prepared
-from benchmarks._results import quiet, table, version_lines, versions, write
+from benchmarks._results import (
+    make_parser,
+    quiet,
+    table,
+    version_lines,
+    versions,
+    write,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from anndata import AnnData
     from numpy.typing import NDArray
@@ -41,29 +48,32 @@ class Task(NamedTuple):
 
 QUERIES = {"within": "same batch", "across": "other batch"}
 SCORES = {
-    **{"novelty": "`tl.novelty`", "annotate": "`annotate`"},
-    **{
-        "genes": "Mahalanobis",
-        "probability": "1 − probability",
-        "ensemble": "ensemble",
-    },
+    "novelty": "`tl.novelty`",
+    "annotate": "`annotate`",
+    "genes": "Mahalanobis",
+    "probability": "1 − probability",
+    "ensemble": "ensemble",
 }
 # Cells of the new type in the query; 0 stands for all.
 SIZES = (4, 20, 0)
-# Most cells of a label in a reference and in a query, and fewest of one that counts.
-MOST, MOST_QUERY, FEWEST = 100, 500, 4
-# References of a split, by turns, and parts that labels are left out in, if they are more.
-N_REFERENCES, N_PARTS = 3, 10
+# Largest number of cells of a label in a reference and in a query, and smallest that counts.
+MAX_CELLS = 100
+MAX_CELLS_QUERY = 500
+MIN_CELLS = 4
+# References of a split, and groups of labels that are left out together if there are more.
+N_REFERENCES = 3
+N_GROUPS = 10
 # Most variable genes of the reference.
 N_GENES = 2_000
-N_MODELS, N_COMPONENTS = 3, 30
+# Models of the ensemble, and components of the Mahalanobis distance.
+N_MODELS = 3
+N_COMPONENTS = 30
 LEVEL = 0.05
 SMALL = {
-    **{"false": "known, p ≤ 0.05", "found": "new, p ≤ 0.05"},
-    **{
-        "false by annotate": "known, `annotate`",
-        "found by annotate": "new, `annotate`",
-    },
+    "false": "known, p ≤ 0.05",
+    "found": "new, p ≤ 0.05",
+    "false by annotate": "known, `annotate`",
+    "found by annotate": "new, `annotate`",
 }
 # Labels of sorted blood and of PBMC 3k that mean the same; other sorted cells are CD4 T cells.
 OF_BLOOD = {
@@ -79,19 +89,15 @@ OF_PBMC = {"CD14+ Monocytes": "monocytes", "FCGR3A+ Monocytes": "monocytes"}
 
 def blood(folder: Path) -> AnnData:
     """Sorted blood cells of Zheng et al. (2017), and PBMC 3k."""
-    parts = {
-        name: ad.read_h5ad(folder / f"{name}.h5ad")
-        for name in ("sorted_blood", "pbmc3k")
-    }
-    names = {
-        "sorted_blood": lambda name: OF_BLOOD.get(name, "CD4 T cells"),
-        "pbmc3k": lambda n: OF_PBMC.get(n, n),
-    }
-    for name, adata in parts.items():
-        adata.obs = pd.DataFrame(
-            {LABEL: adata.obs["cell_type"].astype(str).map(names[name])}
-        )
-    return prepared(ad.concat(parts, label=BATCH, index_unique="-"), LABEL, BATCH)
+    studies = {}
+    for name in ("sorted_blood", "pbmc3k"):
+        adata = ad.read_h5ad(folder / f"{name}.h5ad")
+        labels = adata.obs["cell_type"].astype(str)
+        adata.obs = pd.DataFrame({LABEL: labels.replace(OF_PBMC)})
+        if name == "sorted_blood":
+            adata.obs[LABEL] = labels.map(OF_BLOOD).fillna("CD4 T cells")
+        studies[name] = adata
+    return prepared(ad.concat(studies, label=BATCH, index_unique="-"), LABEL, BATCH)
 
 
 def mouse(folder: Path) -> AnnData:
@@ -115,50 +121,55 @@ def measure(
     task: Task, folder: Path, seed: int, max_epochs: int
 ) -> Iterator[dict[str, Any]]:
     """Leave types out of half of a batch, and score the other half and the other batch."""
-    adata, rng = task.read(folder), np.random.default_rng(seed)
-    labels, first = (
-        adata.obs[LABEL].astype(str).to_numpy(),
-        (adata.obs[BATCH] == task.batch).to_numpy(),
+    adata = task.read(folder)
+    rng = np.random.default_rng(seed)
+    labels = adata.obs[LABEL].astype(str).to_numpy()
+    is_in_batch = (adata.obs[BATCH] == task.batch).to_numpy()
+    is_in_half = is_in_batch & (rng.random(adata.n_obs) < 0.5)
+    sources = {"within": is_in_batch & ~is_in_half, "across": ~is_in_batch}
+    in_reference = at_most(is_in_half, labels, MAX_CELLS, rng)
+    n_cells = pd.Series(labels[in_reference]).value_counts()
+    present = sorted(n_cells.index[n_cells >= MIN_CELLS])
+    groups = np.array_split(
+        np.random.default_rng(0).permutation(present), min(len(present), N_GROUPS)
     )
-    half = first & (rng.random(adata.n_obs) < 0.5)
-    own = at_most(half, labels, MOST, rng)
-    sizes = pd.Series(labels[own]).value_counts()
-    present = sorted(sizes.index[sizes >= FEWEST])
-    parts = np.array_split(
-        np.random.default_rng(0).permutation(present), min(len(present), N_PARTS)
-    )
-    for turn in range(min(len(parts), N_REFERENCES)):
-        left_out = parts[(N_REFERENCES * seed + turn) % len(parts)]
-        known = np.setdiff1d(present, left_out)
-        reference = adata[own & np.isin(labels, known)].copy()
-        variance = reference.X.power(2).mean(0).A1 - np.square(reference.X.mean(0).A1)
-        reference = reference[
-            :, np.sort(np.argsort(-variance, kind="stable")[:N_GENES])
-        ].copy()
+    for turn in range(min(len(groups), N_REFERENCES)):
+        left_out = groups[(N_REFERENCES * seed + turn) % len(groups)]
+        trained_labels = np.setdiff1d(present, left_out)
+        reference = adata[in_reference & np.isin(labels, trained_labels)].copy()
+        reference = reference[:, most_variable(reference)].copy()
         tosica.pp.build_mask(reference)
         models = [train(reference, seed + 100 * i, max_epochs) for i in range(N_MODELS)]
-        for query, chosen in (("within", first & ~half), ("across", ~first)):
+        for query, source in sources.items():
             for new in left_out:
-                kept = at_most(
-                    chosen & np.isin(labels, [*known, new]), labels, MOST_QUERY, rng
-                )
-                if (labels[kept] == new).sum() >= FEWEST:
-                    cells = adata[kept, reference.var_names].copy()
-                    about = {"query": query, "seed": seed, "left out": str(new)}
-                    for found in scored(
-                        models, reference, cells, cells.obs[LABEL] == new, rng
-                    ):
-                        yield about | found
+                is_candidate = source & np.isin(labels, [*trained_labels, new])
+                in_query = at_most(is_candidate, labels, MAX_CELLS_QUERY, rng)
+                if (labels[in_query] == new).sum() < MIN_CELLS:
+                    continue
+                cells = adata[in_query, reference.var_names].copy()
+                is_new = labels[in_query] == new
+                for run in scored(models, reference, cells, is_new, rng):
+                    yield {"query": query, "seed": seed, "left out": str(new), **run}
+
+
+def most_variable(adata: AnnData) -> NDArray[np.intp]:
+    """Positions of the most variable genes."""
+    variance = adata.X.power(2).mean(0).A1 - np.square(adata.X.mean(0).A1)
+    return np.sort(np.argsort(-variance, kind="stable")[:N_GENES])
 
 
 def at_most(
-    cells: NDArray[np.bool_], labels: NDArray, most: int, rng: np.random.Generator
+    cells: NDArray[np.bool_],
+    labels: NDArray[np.object_],
+    max_cells: int,
+    rng: np.random.Generator,
 ) -> NDArray[np.bool_]:
     """Draw at most some of the cells of each label."""
-    drawn = pd.Series(rng.permutation(np.flatnonzero(cells)))
-    kept = np.zeros(len(cells), dtype=bool)
-    kept[drawn[drawn.groupby(labels[drawn]).cumcount() < most]] = True
-    return kept
+    shuffled = pd.Series(rng.permutation(np.flatnonzero(cells)))
+    rank_in_label = shuffled.groupby(labels[shuffled]).cumcount()
+    sampled = np.zeros(len(cells), dtype=bool)
+    sampled[shuffled[rank_in_label < max_cells]] = True
+    return sampled
 
 
 def train(reference: AnnData, seed: int, max_epochs: int) -> tosica.TOSICA:
@@ -176,64 +187,60 @@ def scored(
     models: list[tosica.TOSICA],
     reference: AnnData,
     cells: AnnData,
-    is_new: pd.Series,
+    is_new: NDArray[np.bool_],
     rng: np.random.Generator,
 ) -> Iterator[dict[str, float]]:
     """Evaluate all scores, for each number of new cells."""
     models[0].annotate(cells)
-    mean = np.mean(
-        [model.infer(cells, "probabilities").probabilities for model in models], axis=0
-    )
-    found = {
+    probabilities = [
+        model.infer(cells, "probabilities").probabilities for model in models
+    ]
+    mean = np.mean(probabilities, axis=0)
+    scores = {
         "annotate": cells.obs["tosica_novelty"].to_numpy(),
         "genes": mahalanobis(reference, cells),
         "probability": 1 - cells.obs["tosica_probability"].to_numpy(),
-        "ensemble": -(mean * np.log(np.maximum(mean, np.finfo(mean.dtype).tiny))).sum(
-            1
-        ),
+        "ensemble": entropy(mean, axis=1),
     }
-    new = is_new.to_numpy()
-    drawn = rng.permutation(np.flatnonzero(new))
+    shuffled = rng.permutation(np.flatnonzero(is_new))
     for size in SIZES:
-        if size < len(drawn):
-            kept = ~new
-            kept[drawn[: size or None]] = True
-            part, truth = cells[kept].copy(), new[kept]
-            tosica.tl.novelty(part, models[0])
-            scores = {"novelty": part.obs["tosica_novelty"]} | {
-                key: values[kept] for key, values in found.items()
-            }
-            areas = {key: float(roc_auc_score(truth, scores[key])) for key in SCORES}
-            yield {
-                "size": size,
-                **areas,
-                **shares(part, truth),
-                **shares(cells[kept], truth, " by annotate"),
-            }
+        if size >= len(shuffled):
+            continue
+        in_query = ~is_new
+        in_query[shuffled[: size or None]] = True
+        query = cells[in_query].copy()
+        truth = is_new[in_query]
+        by_annotate = shares(query, truth, " by annotate")
+        tosica.tl.novelty(query, models[0])
+        areas = {"novelty": roc_auc_score(truth, query.obs["tosica_novelty"])}
+        for name, values in scores.items():
+            areas[name] = roc_auc_score(truth, values[in_query])
+        areas = {name: float(area) for name, area in areas.items()}
+        yield {"size": size, **areas, **shares(query, truth), **by_annotate}
 
 
-def shares(cells: AnnData, is_new: NDArray[np.bool_], by: str = "") -> dict[str, float]:
+def shares(
+    cells: AnnData, is_new: NDArray[np.bool_], suffix: str = ""
+) -> dict[str, float]:
     """Shares of known and of new cells with a small p-value."""
-    small = cells.obs["tosica_novelty_pvalue"].to_numpy() <= LEVEL
+    is_small = cells.obs["tosica_novelty_pvalue"].to_numpy() <= LEVEL
     return {
-        f"false{by}": float(small[~is_new].mean()),
-        f"found{by}": float(small[is_new].mean()),
+        f"false{suffix}": float(is_small[~is_new].mean()),
+        f"found{suffix}": float(is_small[is_new].mean()),
     }
 
 
 def mahalanobis(reference: AnnData, cells: AnnData) -> NDArray[np.floating]:
     """Mahalanobis distance from the nearest label in components of the genes (Lee et al., NeurIPS 2018)."""
-    known, x = reference.X.toarray(), cells.X.toarray()
-    pca = PCA(
-        min(N_COMPONENTS, len(known) - 2), svd_solver="arpack", random_state=0
-    ).fit(known)
-    known, x = pca.transform(known), pca.transform(x)
+    components = min(N_COMPONENTS, reference.n_obs - 2)
+    pca = PCA(components, svd_solver="arpack", random_state=0)
+    reference_scores = pca.fit(reference.X.toarray()).transform(reference.X.toarray())
+    scores = pca.transform(cells.X.toarray())
     labels = reference.obs[LABEL].astype(str).to_numpy()
-    centers = pd.DataFrame(known).groupby(labels).mean()
-    spread = LedoitWolf().fit(known - centers.loc[labels].to_numpy())
-    return np.min(
-        [spread.mahalanobis(x - center) for center in centers.to_numpy()], axis=0
-    )
+    centers = pd.DataFrame(reference_scores).groupby(labels).mean()
+    spread = LedoitWolf().fit(reference_scores - centers.loc[labels].to_numpy())
+    distances = [spread.mahalanobis(scores - center) for center in centers.to_numpy()]
+    return np.min(distances, axis=0)
 
 
 def means(runs: pd.DataFrame) -> pd.DataFrame:
@@ -242,33 +249,31 @@ def means(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def title_of(task: str, query: str) -> str:
-    """What a task is called; without an arrow if the query is of the reference's batch."""
-    return TASKS[task].title.split(" →")[0] if query == "within" else TASKS[task].title
+    """Title of a task; without an arrow if the query is of the reference's batch."""
+    title = TASKS[task].title
+    return title.split(" →")[0] if query == "within" else title
 
 
 def report(result: dict[str, Any]) -> str:
-    """The page."""
+    """Section of the page."""
     runs = pd.DataFrame(result["runs"])
-    by_task, peers = (
-        means(runs),
-        [key for key in SCORES if key not in ("novelty", "annotate")],
-    )
+    by_task = means(runs)
+    peers = [key for key in SCORES if key not in ("novelty", "annotate")]
     tasks = [name for name in TASKS if name in runs["task"].unique()]
     rows = []
-    for query, what in QUERIES.items():
-        of = by_task.xs(query, level="query")
+    for query, title in QUERIES.items():
+        of_query = by_task.xs(query, level="query")
         rows += [
-            [title_of(name, query), *_shown(of.loc[name])]
+            [title_of(name, query), *_format(of_query.loc[name])]
             for name in tasks
-            if name in of.index
+            if name in of_query.index
         ]
-        rows.append([f"**mean, {what}**", *_shown(of.mean())])
+        rows.append([f"**mean, {title}**", *_format(of_query.mean())])
     best = by_task[peers].max(axis=1)
-    gaps, of_query = (
-        by_task["novelty"] - best,
-        by_task.assign(best=best).groupby("query").mean().round(2),
-    )
-    (task, query), most_false = gaps.idxmin(), 100 * by_task["false"].max()
+    query_means = by_task.assign(best=best).groupby("query").mean().round(2)
+    gaps = by_task["novelty"] - best
+    worst = title_of(*gaps.idxmin())
+    most_false = 100 * by_task["false"].max()
     lines = [
         "# Types that the reference lacks",
         "",
@@ -279,14 +284,14 @@ def report(result: dict[str, Any]) -> str:
         "score is of each cell alone, while `tl.novelty` takes off what the query has in common. Mahalanobis has",
         f"{N_COMPONENTS} principal components, the ensemble {N_MODELS} models. What the score adds up was chosen on",
         f"earlier splits of these data, except for the mouse. Models are small: 50 gene sets of {N_GENES} genes, at",
-        f"most {MOST} cells of a label, ten epochs.",
+        f"most {MAX_CELLS} cells of a label, ten epochs.",
         "",
         *(
-            f"In the {what} `tl.novelty` has {of_query['novelty'][name]:.2f} on average, and the best of the others in"
-            f" each task {of_query['best'][name]:.2f}."
-            for name, what in QUERIES.items()
+            f"In the {title} `tl.novelty` has {query_means['novelty'][name]:.2f} on average, "
+            f"and the best of the others in each task {query_means['best'][name]:.2f}."
+            for name, title in QUERIES.items()
         ),
-        f"It is furthest below another score in {title_of(task, query)} ({gaps.min():.2f}). Without an arrow,",
+        f"It is furthest below another score in {worst} ({gaps.min():.2f}). Without an arrow,",
         "the query is of the reference's batch. At most",
         f"{most_false:.0f} % of the known cells of a task have a small p-value, but most new cells have none: rank",
         "cells by the score.",
@@ -297,34 +302,32 @@ def report(result: dict[str, Any]) -> str:
     return "\n".join(lines + version_lines(result))
 
 
-def _shown(values: pd.Series) -> list[str]:
+def _format(values: pd.Series) -> list[str]:
     return [f"{value:.2f}" for value in values]
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure, and write the page after every task."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("data", type=Path, help="folder with the files")
+    """Measure, and write the table after every task."""
+    parser = make_parser(__doc__)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
-    # On splits 0 and 1 of some tasks settings were chosen.
+    # Settings were chosen on splits 0 and 1 of some tasks.
     parser.add_argument("--seeds", type=int, nargs="+", default=[2, 3, 4, 5, 6])
     parser.add_argument("--max-epochs", type=int, default=10)
-    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     quiet()
     torch.set_num_threads(1)
     result: dict[str, Any] = {
-        "max_epochs": given.max_epochs,
+        "max_epochs": options.max_epochs,
         "versions": versions("scikit-learn"),
     }
     runs: list[dict[str, Any]] = []
-    for seed in given.seeds:
-        for name in given.tasks:
-            found = measure(TASKS[name], given.data, seed, given.max_epochs)
-            runs += [{"task": name, **row} for row in found]
+    for seed in options.seeds:
+        for name in options.tasks:
+            measured = measure(TASKS[name], options.data, seed, options.max_epochs)
+            runs += [{"task": name, **run} for run in measured]
             # By column, so that the file is short.
             result["runs"] = pd.DataFrame(runs).round(4).to_dict("list")
-            write(given.out, "novelty", result, report(result))
+            write(options.out, "novelty", result, report(result))
 
 
 if __name__ == "__main__":

@@ -7,103 +7,130 @@ continues where it stopped.
 
 from __future__ import annotations
 
-import argparse
-import json
-import logging
-import warnings
 from copy import deepcopy
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anndata as ad
 import numpy as np
 import pandas as pd
-import scvi
 import torch
 from scipy.sparse import csr_matrix
 from sklearn.model_selection import train_test_split
 
 import tosica
 from benchmarks._accuracy_tasks import LABEL, TASKS, UNSEEN, Split, Task, prepared
-from benchmarks._results import table, version_lines, versions, write
-from benchmarks._scores import METRICS, scores
+from benchmarks._models import phases_with, train_default
+from benchmarks._results import (
+    load,
+    make_parser,
+    quiet,
+    table,
+    version_lines,
+    versions,
+    write,
+)
+from benchmarks._scores import LABEL_METRICS, scores
 from tosica._stats import fit_temperature
-from tosica.model import _phases
+from tosica.model._phases import calibrate, refit
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor
 
     from tosica.model._state import TrainingState
 
 PARTS = {"sum": "sum", "branch": "linear branch", "network": "network"}
-# Of the made-up cells: programs, genes of each, lineages, and cells of the reference and of the query.
-N_PROGRAMS, N_GENES, LINEAGES = 30, 10, (0.4, 0.35, 0.25)
-N_REFERENCE, N_QUERY = 10_000, 3_000
+# Of the simulated cells: programs, genes of each, and frequencies of the lineages.
+N_PROGRAMS = 30
+N_GENES = 10
+LINEAGES = (0.4, 0.35, 0.25)
+# Cells of the simulated reference and query.
+N_REFERENCE = 10_000
+N_QUERY = 3_000
 
 
 # --------------------------------------------------------------------------- the parts of a model
 
 
-@torch.inference_mode()
-def keep_parts(state: TrainingState) -> None:
-    """Keep the branch as it is by itself, and the scores of held-out cells by both parts."""
-    model, linear = state.model, state.linear
-    chosen, linear.weight = linear.weight, 1.0
-    linear.to_module()
-    model.branch, model.adjustment = deepcopy(model.module.linear), linear.adjustment
-    if state.data.n_val:
-        held_out = (
-            model.module._get_inference_input(batch)["x"]
-            for batch in state.data.val_dataloader(whole=True)
-        )
-        model.held_out = [
-            torch.cat(of_part)
-            for of_part in zip(*map(model.score_parts, held_out), strict=True)
-        ]
-        model.truth, model.chosen = state.data.codes[state.data.val_idx], chosen
-    linear.weight = chosen
-    linear.to_module()
+class ModelOfParts(tosica.TOSICA):
+    """A model whose parts can label by themselves.
 
+    Attributes
+    ----------
+    branch
+        The linear branch with a weight of one.
+    adjustment
+        Logit adjustment of the branch.
+    branch_weight
+        Weight of the branch in the model.
+    temperatures
+        Temperature of each part, by the cells that the training held out.
+    """
 
-class Parts(tosica.TOSICA):
-    """A model whose parts can label by themselves."""
+    branch: torch.nn.Module
+    adjustment: Tensor
+    branch_weight: float
+    temperatures: dict[str, float]
 
-    # The phases themselves, so that one that is renamed is missed at once.
-    _training_phases = tuple(
-        each
-        for phase in _phases.PHASES
-        for each in (
-            (phase, keep_parts)
-            if phase in (_phases.calibrate, _phases.refit)
-            else (phase,)
-        )
-    )
-
-    def score_parts(
+    def part_logits(
         self, x: Tensor, measured: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Logits of the network, whose loss adjusts for rare labels, and of the branch with its own adjustment."""
-        return self.module.network_logits(self.module.clip(x)), self.branch(
-            x, measured
-        ) - self.adjustment
+    ) -> dict[str, Tensor]:
+        """Logits of the network, whose loss adjusts for rare labels, and of the branch.
+
+        The branch has an adjustment of its own.
+        """
+        return {
+            "network": self.module.network_logits(self.module.clip(x)),
+            "branch": self.branch(x, measured) - self.adjustment,
+        }
 
     @torch.inference_mode()
     def label(self, query: ad.AnnData) -> dict[str, pd.DataFrame]:
         """Probabilities by each part, which have temperatures of their own."""
-        blocks = [
-            self.score_parts(batch.x, batch.measured)
+        labels = {"sum": self.predict(query, soft=True)}
+        batches = [
+            self.part_logits(batch.x, batch.measured)
             for batch in self.iter_batches(query)
         ]
-        found = {"sum": self.predict(query, soft=True)}
-        for name, of_part, held_out in zip(
-            ("network", "branch"), zip(*blocks, strict=True), self.held_out, strict=True
-        ):
-            temperature = fit_temperature(held_out, self.truth, expected=1.0)
-            probability = torch.softmax(torch.cat(of_part) / temperature, 1).numpy()
-            found[name] = pd.DataFrame(
-                probability, query.obs_names, found["sum"].columns
-            )
-        return found
+        for name, temperature in self.temperatures.items():
+            logits = torch.cat([batch[name] for batch in batches])
+            probabilities = torch.softmax(logits / temperature, 1).numpy()
+            columns = labels["sum"].columns
+            labels[name] = pd.DataFrame(probabilities, query.obs_names, columns)
+        return labels
+
+
+@torch.inference_mode()
+def keep_branch(state: TrainingState) -> None:
+    """Copy the branch with a weight of one, and calibrate both parts on held-out cells."""
+    model = state.model
+    linear = state.linear
+    assert isinstance(model, ModelOfParts)
+    weight = linear.weight
+    linear.weight = 1.0
+    linear.to_module()
+    model.branch = deepcopy(model.module.linear)
+    model.adjustment = linear.adjustment
+    linear.weight = weight
+    linear.to_module()
+    if state.data.n_val:
+        model.branch_weight = weight
+        truth = state.data.codes[state.data.val_idx]
+        batches = [
+            model.part_logits(model.module._get_inference_input(batch)["x"])
+            for batch in state.data.val_dataloader(whole=True)
+        ]
+        model.temperatures = {}
+        for name in ("network", "branch"):
+            logits = torch.cat([batch[name] for batch in batches])
+            model.temperatures[name] = fit_temperature(logits, truth, expected=1.0)
+
+
+# Parts are scored where the model is calibrated; the refit changes the branch.
+ModelOfParts._training_phases = phases_with(
+    {calibrate: (calibrate, keep_branch), refit: (refit, keep_branch)}
+)
 
 
 # --------------------------------------------------------------------------- tasks
@@ -118,26 +145,27 @@ def interactions(_: Path, seed: int) -> list[Split]:
     """
     rng = np.random.default_rng(seed)
     n_cells = N_REFERENCE + N_QUERY
-    lineage, cells = rng.choice(len(LINEAGES), n_cells, p=LINEAGES), np.arange(n_cells)
+    cells = np.arange(n_cells)
+    lineage = rng.choice(len(LINEAGES), n_cells, p=LINEAGES)
     active = rng.random((n_cells, N_PROGRAMS)) < 0.3
     active[:, : len(LINEAGES)] = lineage[:, None] == np.arange(len(LINEAGES))
-    first, one = rng.random((2, n_cells)) < 0.5
-    active[cells, 3 + 2 * lineage], active[cells, 4 + 2 * lineage] = first, first ^ one
-    rate = rng.gamma(1, 0.3, N_PROGRAMS * N_GENES) * (
-        1 + 4 * np.repeat(active, N_GENES, 1)
-    )
-    counts = rng.poisson(rate * rng.lognormal(0, 0.35, (n_cells, 1)))
+    is_active, is_single = rng.random((2, n_cells)) < 0.5
+    active[cells, 3 + 2 * lineage] = is_active
+    active[cells, 4 + 2 * lineage] = is_active ^ is_single
+    factors = 1 + 4 * np.repeat(active, N_GENES, 1)
+    rates = rng.gamma(1, 0.3, N_PROGRAMS * N_GENES) * factors
+    counts = rng.poisson(rates * rng.lognormal(0, 0.35, (n_cells, 1)))
     adata = ad.AnnData(csr_matrix(counts.astype(np.float32)))
     adata.var_names = [f"G{i}" for i in range(adata.n_vars)]
+    numbers = np.where(is_single, "one", "both or none")
     adata.obs["kind"] = [
-        f"lineage {i}, {'one' if j else 'both or none'}"
-        for i, j in zip(lineage, one, strict=True)
+        f"lineage {i}, {number}" for i, number in zip(lineage, numbers, strict=True)
     ]
     train, test = train_test_split(
         cells, test_size=N_QUERY, stratify=adata.obs["kind"], random_state=seed
     )
-    made = prepared(adata, "kind")
-    return [Split(made[train].copy(), made[test].copy())]
+    adata = prepared(adata, "kind")
+    return [Split(adata[train].copy(), adata[test].copy())]
 
 
 ALL = (
@@ -170,70 +198,51 @@ PROGRAMS = {
 
 def one_run(task: str, data: Path, seed: int) -> list[dict[str, Any]]:
     """Train on the splits of a task, and score the labels of each part."""
-    found: dict[str, list[tuple[np.ndarray, ...]]] = {part: [] for part in PARTS}
-    chosen = []
+    truth = []
+    predicted: dict[str, list[np.ndarray]] = {part: [] for part in PARTS}
+    probability: dict[str, list[np.ndarray]] = {part: [] for part in PARTS}
+    weights = []
+    gene_sets = PROGRAMS if ALL[task].splits is interactions else "gobp"
     for reference, query in ALL[task].splits(data, seed):
-        tosica.pp.build_mask(
-            reference, PROGRAMS if ALL[task].splits is interactions else "gobp"
+        model = train_default(
+            reference,
+            seed,
+            gene_sets=gene_sets,
+            model_class=ModelOfParts,
+            **TRAINING.get(task, {}),
         )
-        Parts.setup_anndata(reference, labels_key=LABEL)
-        torch.set_num_threads(1)
-        scvi.settings.seed = seed
-        model = Parts(reference)
-        model.train(
-            enable_progress_bar=False, accelerator="cpu", **TRAINING.get(task, {})
-        )
-        chosen.append(model.chosen)
-        truth = query.obs[LABEL].astype(str).to_numpy()
+        weights.append(model.branch_weight)
+        truth.append(query.obs[LABEL].astype(str).to_numpy())
         for part, labels in model.label(query).items():
             labels.columns = labels.columns.astype(str)
-            found[part].append(
-                (truth, labels.idxmax(axis=1).to_numpy(), labels.max(axis=1).to_numpy())
-            )
-    weights = {"weight": float(np.mean(chosen))}
-    return [
-        {
-            "task": task,
-            "seed": seed,
-            "part": part,
-            **weights,
-            **scores(*map(np.concatenate, zip(*each, strict=True))),
-        }
-        for part, each in found.items()
-    ]
+            predicted[part].append(labels.idxmax(axis=1).to_numpy())
+            probability[part].append(labels.max(axis=1).to_numpy())
+    runs = []
+    for part in PARTS:
+        part_scores = scores(
+            np.concatenate(truth),
+            np.concatenate(predicted[part]),
+            np.concatenate(probability[part]),
+        )
+        run = {"task": task, "seed": seed, "part": part}
+        runs.append({**run, "weight": float(np.mean(weights)), **part_scores})
+    return runs
 
 
 # --------------------------------------------------------------------------- the page
 
 
 def report(result: dict[str, Any]) -> str:
-    """What the page says of a result."""
+    """Section of the page."""
     runs = pd.DataFrame(result["runs"])
-    shown = list(METRICS)[:3]
-    means = runs.groupby(["task", "part"])[shown].mean()
-    rows = [
-        [
-            ALL[task].title,
-            *(
-                " / ".join(f"{means.loc[(task, part), metric]:.3f}" for metric in shown)
-                for part in PARTS
-            ),
-        ]
-        for task in ALL
-        if task in means.index
-    ]
-    of_twelve = (
-        means[means.index.get_level_values("task").isin(TASKS)].groupby("part").mean()
-    )
-    rows.append(
-        [
-            "*mean of the first twelve*",
-            *(
-                " / ".join(f"{of_twelve.loc[part, m]:.3f}" for m in shown)
-                for part in PARTS
-            ),
-        ]
-    )
+    means = runs.groupby(["task", "part"])[LABEL_METRICS].mean()
+    rows = []
+    for name, task in ALL.items():
+        if name in means.index:
+            rows.append([task.title, *_row(means.loc[name])])
+    twelve_tasks = means[means.index.get_level_values("task").isin(TASKS)]
+    mean = twelve_tasks.groupby("part").mean()
+    rows.append(["*mean of the first twelve*", *_row(mean)])
     lines = [
         "# The network, the linear branch and their sum",
         "",
@@ -254,27 +263,30 @@ def report(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _row(means: pd.DataFrame) -> list[str]:
+    """Metrics of each part."""
+    return [
+        " / ".join(f"{means.loc[part, metric]:.3f}" for metric in LABEL_METRICS)
+        for part in PARTS
+    ]
+
+
 def main(arguments: list[str] | None = None) -> None:
-    """Run what is missing, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("data", type=Path, help="folder with the files")
+    """Run missing runs, and write the table."""
+    parser = make_parser(__doc__)
     parser.add_argument("--tasks", nargs="+", default=list(ALL))
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
-    given = parser.parse_args(arguments)
-    for name in ("lightning.pytorch", "tosica"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore")
-    path = given.out / "parts.json"
-    result = json.loads(path.read_text()) if path.exists() else {"runs": []}
+    options = parser.parse_args(arguments)
+    quiet()
+    result = load(options.out, "parts")
     result["versions"] = versions("scikit-learn")
     done = {(run["task"], run["seed"]) for run in result["runs"]}
-    for seed in range(given.seeds):
-        for task in given.tasks:
+    for seed in range(options.seeds):
+        for task in options.tasks:
             if (task, seed) not in done:
-                result["runs"] += one_run(task, given.data, seed)
-                write(given.out, "parts", result, report(result))
-    write(given.out, "parts", result, report(result))
+                result["runs"] += one_run(task, options.data, seed)
+                write(options.out, "parts", result, report(result))
+    write(options.out, "parts", result, report(result))
 
 
 if __name__ == "__main__":

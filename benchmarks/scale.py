@@ -7,7 +7,6 @@ once without and once with kills, and trained on for an epoch.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -16,13 +15,21 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from benchmarks import _scale_runs
-from benchmarks._results import quiet, table, version_lines, versions, write
+from benchmarks._results import (
+    make_parser,
+    quiet,
+    table,
+    version_lines,
+    versions,
+    write,
+)
 from tosica._text import format_thousands
 
 ANNOTATE = ("memory", "h5ad", "zarr", "dask1", "dask2")
@@ -35,32 +42,33 @@ NAMES = {
     "dask2": "from Zarr, two Dask workers of one thread",
 }
 # Cells that are annotated, and minibatches that are trained on, of files that have more.
-_MEASURED, _BATCHES = 100_000, 400
+_MEASURED = 100_000
+_BATCHES = 400
 _N_KILLS = 5
 
 
 def in_process(*arguments: object) -> dict[str, Any]:
     """Measure in a new process."""
     command = [sys.executable, "-m", "benchmarks.scale", "--run", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{process.stderr}")
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 def measure_rates(folder: Path, sizes: list[int], repeats: int) -> list[dict[str, Any]]:
-    """All measurements of parts of each file, by turns."""
+    """All measurements of cells of each file, by turns."""
     runs = []
     for n_cells in sizes:
         share = max(n_cells // _MEASURED, 1)
         for _ in range(repeats):
-            for way in ANNOTATE if share == 1 else ("memory",):
-                found = in_process("annotate", folder, n_cells, way, share)
-                runs.append({"task": "annotate", "file": n_cells, "way": way, **found})
+            tasks = [("annotate", way, share) for way in ANNOTATE]
             # The labels of a large reference are checked for longer than its training is measured.
-            for way in TRAIN if share == 1 else ():
-                found = in_process("train", folder, n_cells, way, _BATCHES)
-                runs.append({"task": "train", "file": n_cells, "way": way, **found})
+            if share == 1:
+                tasks += [("train", way, _BATCHES) for way in TRAIN]
+            for task, way, number in tasks:
+                run = {"task": task, "file": n_cells, "way": way}
+                runs.append(run | in_process(task, folder, n_cells, way, number))
     return runs
 
 
@@ -69,16 +77,16 @@ def measure_rates(folder: Path, sizes: list[int], repeats: int) -> list[dict[str
 
 def measure_whole(folder: Path, n_cells: int) -> dict[str, Any]:
     """Annotate a whole file twice, the second time with kills, and train an epoch on it."""
-    plain, killed = folder / f"annotated_{n_cells}_zarr.zarr", folder / "plain.zarr"
+    output = folder / f"annotated_{n_cells}_zarr.zarr"
+    uninterrupted = folder / "plain.zarr"
     result: dict[str, Any] = {"file": n_cells}
     result["annotate"] = in_process("annotate", folder, n_cells, "zarr", 1)
-    shutil.rmtree(killed, ignore_errors=True)
-    plain.rename(killed)
-    result["kills"] = _annotate_with_kills(
-        folder, n_cells, result["annotate"]["seconds"]
-    )
-    result["same"] = same_files(plain, killed)
-    shutil.rmtree(killed)
+    shutil.rmtree(uninterrupted, ignore_errors=True)
+    output.rename(uninterrupted)
+    seconds = result["annotate"]["seconds"]
+    result["kills"] = _annotate_with_kills(folder, n_cells, seconds)
+    result["same"] = same_files(output, uninterrupted)
+    shutil.rmtree(uninterrupted)
     result["train"] = in_process("train", folder, n_cells, "zarr", 0)
     return result
 
@@ -95,9 +103,11 @@ def _annotate_with_kills(folder: Path, n_cells: int, seconds: float) -> dict[str
     output = folder / f"annotated_{n_cells}_zarr.zarr"
     arguments = [folder / f"{n_cells}.zarr", folder / "model", output]
     command = [sys.executable, "-c", script, *map(str, arguments)]
-    rng, moments, began = random.Random(0), [], time.perf_counter()
+    rng = random.Random(0)
+    moments = []
+    start = time.perf_counter()
     for _ in range(_N_KILLS):
-        # Parts that were finished shorten the next call, so that most moments are in its midst.
+        # Finished work shortens the next call, so that most moments are in its midst.
         moment = rng.uniform(0.02, 2 / _N_KILLS) * seconds
         process = subprocess.Popen(command)
         try:
@@ -110,19 +120,23 @@ def _annotate_with_kills(folder: Path, n_cells: int, seconds: float) -> dict[str
         break
     if not output.exists():
         subprocess.run(command, check=True)
-    return {"moments": moments, "seconds": time.perf_counter() - began}
+    return {"moments": moments, "seconds": time.perf_counter() - start}
 
 
-def same_files(one: Path, other: Path) -> bool:
+def same_files(folder: Path, reference: Path) -> bool:
     """Whether two folders have the same files with the same bytes."""
-    names = sorted(path.relative_to(one) for path in one.rglob("*") if path.is_file())
-    if names != sorted(
-        path.relative_to(other) for path in other.rglob("*") if path.is_file()
-    ):
+    names = _file_names(folder)
+    if names != _file_names(reference):
         return False
     return all(
-        (one / name).read_bytes() == (other / name).read_bytes() for name in names
+        (folder / name).read_bytes() == (reference / name).read_bytes()
+        for name in names
     )
+
+
+def _file_names(folder: Path) -> set[str]:
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix() for path in paths}
 
 
 # --------------------------------------------------------------------------- the page
@@ -131,18 +145,16 @@ def same_files(one: Path, other: Path) -> bool:
 def rates(runs: list[dict[str, Any]]) -> pd.DataFrame:
     """Cells per second and peak memory, the median over repeats."""
     frame = pd.DataFrame(runs)
-    took = (
-        frame["network"].fillna(frame["seconds"])
-        if "network" in frame
-        else frame["seconds"]
-    )
-    frame["rate"] = frame["cells"] / took
+    seconds = frame["seconds"]
+    if "network" in frame:
+        seconds = frame["network"].fillna(seconds)
+    frame["rate"] = frame["cells"] / seconds
     columns = ["rate", "peak_mb"]
     return frame.groupby(["task", "file", "way"], sort=False)[columns].median()
 
 
 def report(result: dict[str, Any]) -> str:
-    """The page."""
+    """Section of the page."""
     measured = rates(result["runs"])
     files = list(dict.fromkeys(run["file"] for run in result["runs"]))
     lines = [
@@ -159,23 +171,17 @@ def report(result: dict[str, Any]) -> str:
     ]
     for task, ways in (("annotate", ANNOTATE), ("train", TRAIN)):
         lines += [_TITLES[task], ""]
-        rows = [
-            [
-                format_thousands(n_cells),
-                NAMES[way],
-                float(found["rate"]),
-                float(found["peak_mb"]),
-            ]
-            for n_cells in files
-            for way in ways
-            if (task, n_cells, way) in measured.index
-            for found in [measured.loc[(task, n_cells, way)]]
-        ]
+        rows = []
+        for n_cells, way in product(files, ways):
+            if (task, n_cells, way) in measured.index:
+                rate, peak = measured.loc[(task, n_cells, way)]
+                row = [format_thousands(n_cells), NAMES[way], float(rate), float(peak)]
+                rows.append(row)
         head = ["cells in the file", "read", "cells per second", "peak memory, MB"]
         lines += [*table(head, rows), ""]
     lines += ["Memory is that of one process; with workers, of the largest one.", ""]
     if result.get("whole"):
-        lines += [*_whole(result["whole"]), ""]
+        lines += [*_complete_file(result["whole"]), ""]
     disk = result["disk_bytes"]
     lines += [
         f"A part of the output takes {disk['parts']:.0f} bytes a cell (attention to 300 gene sets), the output",
@@ -190,32 +196,29 @@ def report(result: dict[str, Any]) -> str:
 _TITLES = {"annotate": "## Annotation", "train": "## Training"}
 
 
-def _whole(whole: dict[str, Any]) -> list[str]:
-    moments = ", ".join(f"{moment:.0f}" for moment in whole["kills"]["moments"])
-    trained = f"train, an epoch of {format_thousands(whole['train']['cells'])} of the cells, from Zarr"
-    rows = [
-        [
-            what,
-            found["seconds"] / 60,
-            found["cells"] / found["network" if "network" in found else "seconds"],
-            found["peak_mb"],
-        ]
-        for what, found in (
-            ("annotate, from Zarr to Zarr", whole["annotate"]),
-            (trained, whole["train"]),
-        )
-    ]
-    same = "the same bytes" if whole["same"] else "OTHER BYTES"
+def _complete_file(measured: dict[str, Any]) -> list[str]:
+    """Lines on a file that was annotated and trained on as a whole."""
+    moments = ", ".join(f"{moment:.0f}" for moment in measured["kills"]["moments"])
+    n_trained = format_thousands(measured["train"]["cells"])
+    titles = {
+        "annotate": "annotate, from Zarr to Zarr",
+        "train": f"train, an epoch of {n_trained} of the cells, from Zarr",
+    }
+    rows = []
+    for task, title in titles.items():
+        run = measured[task]
+        rate = run["cells"] / run.get("network", run["seconds"])
+        rows.append([title, run["seconds"] / 60, rate, run["peak_mb"]])
+    head = ["work", "minutes, everything", "cells per second", "peak memory, MB"]
+    same = "the same bytes" if measured["same"] else "OTHER BYTES"
     return [
-        f"## A whole file: {format_thousands(whole['file'])} cells",
+        f"## A whole file: {format_thousands(measured['file'])} cells",
         "",
-        *table(
-            ["work", "minutes, everything", "cells per second", "peak memory, MB"], rows
-        ),
+        *table(head, rows),
         "",
         "Everything of the training is also labels that are checked, the linear branch and calibration; cells per",
         "second are those of the network. A second annotation was killed by SIGKILL",
-        f"{len(whole['kills']['moments'])} times, {moments} seconds after each start, and begun "
+        f"{len(measured['kills']['moments'])} times, {moments} seconds after each start, and begun "
         f"again each time: its output has {same}.",
     ]
 
@@ -230,7 +233,7 @@ def disk_bytes(folder: Path, n_cells: int) -> dict[str, float]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = make_parser(__doc__, has_data=False)
     parser.add_argument("--run", nargs=5, help="used by itself")
     default = [10_000, 100_000, 1_000_000, 3_000_000]
     parser.add_argument(
@@ -244,28 +247,27 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--folder", type=Path, default=Path("scale_benchmark"), help="for files"
     )
-    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     quiet()
-    if given.run:
-        print(json.dumps(_scale_runs.run(*given.run)))
+    if options.run:
+        print(json.dumps(_scale_runs.run(*options.run)))
         return
-    folder = given.folder.resolve()
+    folder = options.folder.resolve()
     folder.mkdir(exist_ok=True)
-    _scale_runs.prepare(folder, given.cells)
+    _scale_runs.prepare(folder, options.cells)
     result = {
-        "runs": measure_rates(folder, given.cells, given.repeats),
+        "runs": measure_rates(folder, options.cells, options.repeats),
         "processors": len(os.sched_getaffinity(0)),
-        "repeats": given.repeats,
+        "repeats": options.repeats,
         "measured": _MEASURED,
         "batches": _BATCHES,
-        "disk_bytes": disk_bytes(folder, given.cells[0]),
-        "note": given.note,
+        "disk_bytes": disk_bytes(folder, options.cells[0]),
+        "note": options.note,
     }
-    if given.whole:
-        result["whole"] = measure_whole(folder, given.whole)
+    if options.whole:
+        result["whole"] = measure_whole(folder, options.whole)
     result["versions"] = versions("zarr", "dask", "distributed")
-    write(given.out, "scale", result, report(result))
+    write(options.out, "scale", result, report(result))
 
 
 if __name__ == "__main__":

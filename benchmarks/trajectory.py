@@ -8,19 +8,14 @@ it stopped.
 
 from __future__ import annotations
 
-import argparse
-import json
-import logging
-from pathlib import Path
+from itertools import product
 from time import process_time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import scanpy as sc
-import scvi
-import torch
-from scipy.stats import kendalltau, spearmanr
+from scipy.stats import kendalltau, rankdata, spearmanr
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold
@@ -28,7 +23,16 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import tosica
-from benchmarks._results import table, version_lines, versions, write
+from benchmarks._models import train_default
+from benchmarks._results import (
+    load,
+    make_parser,
+    quiet,
+    table,
+    version_lines,
+    versions,
+    write,
+)
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -55,18 +59,23 @@ def splits(
     stage: np.ndarray, labels: tuple[str, ...], seed: int
 ) -> list[tuple[Any, Any]]:
     """Two halves, each trained on once; held out are all cells that were not trained on."""
-    known = np.isin(stage, labels)
-    halves = StratifiedKFold(2, shuffle=True, random_state=seed).split(stage, stage)
-    pairs = [np.isin(np.arange(len(stage)), train) & known for train, _ in halves]
-    return [(np.flatnonzero(train), np.flatnonzero(~train)) for train in pairs]
+    has_label = np.isin(stage, labels)
+    halves = []
+    folds = StratifiedKFold(2, shuffle=True, random_state=seed)
+    for half, _ in folds.split(stage, stage):
+        is_train = np.zeros(len(stage), dtype=bool)
+        is_train[half] = True
+        is_train &= has_label
+        halves.append((np.flatnonzero(is_train), np.flatnonzero(~is_train)))
+    return halves
 
 
 def pseudotime(embedding: np.ndarray, stage: np.ndarray) -> np.ndarray:
     """Diffusion pseudotime, scanpy's defaults, from the MDP nearest to the mean of the MDPs."""
     cells = sc.AnnData(np.asarray(embedding, dtype=np.float32))
-    first = np.flatnonzero(stage == STAGES[0])
-    away = np.linalg.norm(cells.X[first] - cells.X[first].mean(axis=0), axis=1)
-    cells.uns["iroot"] = first[away.argmin()]
+    roots = np.flatnonzero(stage == STAGES[0])
+    distances = np.linalg.norm(cells.X[roots] - cells.X[roots].mean(axis=0), axis=1)
+    cells.uns["iroot"] = roots[distances.argmin()]
     sc.pp.neighbors(cells, use_rep="X")
     sc.tl.diffmap(cells)
     sc.tl.dpt(cells)
@@ -75,10 +84,9 @@ def pseudotime(embedding: np.ndarray, stage: np.ndarray) -> np.ndarray:
 
 def scores(order: np.ndarray, stage: np.ndarray) -> dict[str, float]:
     """Rank correlations with the stages, and how well each step is resolved (AUROC)."""
-    # What the graph does not connect to the root comes last.
-    order = np.where(
-        np.isfinite(order), order, np.nanmax(order[np.isfinite(order)]) + 1
-    )
+    # Cells that the graph does not connect to the root come last.
+    is_connected = np.isfinite(order)
+    order = np.where(is_connected, order, order[is_connected].max() + 1)
     rank = np.array([STAGES.index(name) for name in stage])
     steps = {}
     for name, later in (("first step", 1), ("second step", 2)):
@@ -94,16 +102,13 @@ def scores(order: np.ndarray, stage: np.ndarray) -> dict[str, float]:
 def ceiling(stage: np.ndarray) -> dict[str, float]:
     """The scores of an order without a fault: stages are ties, so that no order reaches 1."""
     rank = np.array([STAGES.index(name) for name in stage])
-    return scores(
-        np.argsort(np.argsort(rank, kind="stable"), kind="stable").astype(float), stage
-    )
+    return scores(rankdata(rank, method="ordinal").astype(float), stage)
 
 
 def mean_stage(probabilities: pd.DataFrame) -> np.ndarray:
     """Mean of the stages' numbers, weighted by their probabilities."""
-    return probabilities.to_numpy() @ [
-        STAGES.index(str(name)) for name in probabilities
-    ]
+    numbers = [STAGES.index(str(name)) for name in probabilities]
+    return probabilities.to_numpy() @ numbers
 
 
 def logistic(reference: AnnData, query: AnnData) -> pd.DataFrame:
@@ -115,62 +120,46 @@ def logistic(reference: AnnData, query: AnnData) -> pd.DataFrame:
 
 def one_run(adata: AnnData, task: str, seed: int, half: int) -> list[dict[str, Any]]:
     """Train on one half, and order the cells that were not trained on."""
-    stage = adata.obs["stage"].astype(str).to_numpy()
-    train, held = splits(stage, TASKS[task], seed)[half]
-    reference, query = adata[train].copy(), adata[held].copy()
+    all_stages = adata.obs["stage"].astype(str).to_numpy()
+    train, test = splits(all_stages, TASKS[task], seed)[half]
+    reference = adata[train].copy()
+    query = adata[test].copy()
+    stage = all_stages[test]
     reference.obs["stage"] = reference.obs["stage"].cat.remove_unused_categories()
-    started = process_time()
-    tosica.pp.build_mask(reference)
-    tosica.TOSICA.setup_anndata(reference, labels_key="stage")
-    # More threads do not help networks of this size.
-    torch.set_num_threads(1)
-    scvi.settings.seed = seed
-    model = tosica.TOSICA(reference)
-    model.train(accelerator="cpu", enable_progress_bar=False)
+    start = process_time()
+    model = train_default(reference, seed, labels_key="stage")
     model.annotate(query)
     # The same label in all cells, so that their contributions are comparable.
     tosica.tl.attribute(query, model, target=STAGES[-1], cells=True)
-    seconds = process_time() - started
-    held_stage = stage[held]
+    seconds = process_time() - start
     orders = {
-        "attention": pseudotime(query.obsm["X_tosica"], held_stage),
-        "contributions": pseudotime(query.obsm["X_tosica_attribution"], held_stage),
-        "PCA": pseudotime(sc.pp.pca(query.X.toarray()), held_stage),
+        "attention": pseudotime(query.obsm["X_tosica"], stage),
+        "contributions": pseudotime(query.obsm["X_tosica_attribution"], stage),
+        "PCA": pseudotime(sc.pp.pca(query.X.toarray()), stage),
         "tosica": mean_stage(model.predict(query, soft=True)),
         "logistic": mean_stage(logistic(reference, query)),
     }
-    where = {"task": task, "seed": seed, "half": half}
-    found = [
-        where | {"order": name, **scores(o, held_stage)} for name, o in orders.items()
+    run = {"task": task, "seed": seed, "half": half}
+    rows = [
+        run | {"order": name, **scores(order, stage)} for name, order in orders.items()
     ]
-    return [
-        *found,
-        where | {"order": "ceiling", **ceiling(held_stage), "seconds": seconds},
-    ]
+    rows.append(run | {"order": "ceiling", **ceiling(stage), "seconds": seconds})
+    return rows
 
 
 def report(result: dict[str, Any]) -> str:
-    """What the page says of a result."""
+    """Section of the page."""
     runs = pd.DataFrame(result["runs"])
     tasks = [task for task in TASKS if task in set(runs["task"])]
-    found = runs.groupby(["order", "task"])["spearman"]
-    mean, deviation = found.mean(), found.std(ddof=0)
-    rows = [
-        [
-            title,
-            *(
-                f"{mean[name, task]:.3f} ± {deviation[name, task]:.3f}"
-                for task in tasks
-            ),
-        ]
-        for name, title in ORDERS.items()
-    ]
-    rows.append(
-        [
-            "an order without a fault",
-            *(f"{mean['ceiling', task]:.3f}" for task in tasks),
-        ]
-    )
+    spearman = runs.groupby(["order", "task"])["spearman"]
+    mean = spearman.mean()
+    deviation = spearman.std(ddof=0)
+    rows = []
+    for name, title in ORDERS.items():
+        row = [f"{mean[name, t]:.3f} ± {deviation[name, t]:.3f}" for t in tasks]
+        rows.append([title, *row])
+    best = [f"{mean['ceiling', task]:.3f}" for task in tasks]
+    rows.append(["an order without a fault", *best])
     heads = {
         "all stages": "trained on all stages",
         "without CDP": "trained on MDP and pre-DC only",
@@ -194,27 +183,20 @@ def report(result: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run what is missing, and write the tables after every model."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    """Run missing runs, and write the tables after every model."""
+    parser = make_parser(__doc__, has_data=False)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
-    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
-    given = parser.parse_args(arguments)
-    for name in ("lightning.pytorch", "tosica", "scvi"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    path = given.out / "trajectory.json"
-    result: dict[str, Any] = (
-        json.loads(path.read_text()) if path.exists() else {"runs": []}
-    )
+    options = parser.parse_args(arguments)
+    quiet()
+    result = load(options.out, "trajectory")
     result["versions"] = versions()
-    there = {(run["task"], run["seed"], run["half"]) for run in result["runs"]}
+    done = {(run["task"], run["seed"], run["half"]) for run in result["runs"]}
     adata = tosica.datasets.dc_progenitors()
-    for seed in range(given.seeds):
-        for task in given.tasks:
-            for half in (0, 1):
-                if (task, seed, half) not in there:
-                    result["runs"] += one_run(adata, task, seed, half)
-                    write(given.out, "trajectory", result, report(result))
+    for seed, task, half in product(range(options.seeds), options.tasks, (0, 1)):
+        if (task, seed, half) not in done:
+            result["runs"] += one_run(adata, task, seed, half)
+            write(options.out, "trajectory", result, report(result))
 
 
 if __name__ == "__main__":
