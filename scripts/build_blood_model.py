@@ -65,8 +65,8 @@ def read_study(folder: Path, study: str) -> ad.AnnData:
     proteins = pd.DataFrame()
     if study == "cite_pbmc":
         mdata = mudata.read_h5mu(folder / f"{study}.h5mu")
-        adata, of_cells = mdata["rna"].copy(), mdata["protein"]
-        proteins = of_cells.to_df().add_prefix("protein:")
+        adata = mdata["rna"].copy()
+        proteins = mdata["protein"].to_df().add_prefix("protein:")
     else:
         adata = ad.read_h5ad(folder / f"{study}.h5ad")
     if study == "kang_pbmc":
@@ -88,16 +88,16 @@ def read_study(folder: Path, study: str) -> ad.AnnData:
     labels = adata.obs[LABEL_COLUMNS[study]].astype(str).to_numpy()
     cell_type = np.full(adata.n_obs, "", dtype=object)
     for row in rules.itertuples():
-        chosen = labels == row.label
+        is_row = labels == row.label
         if row.rule:
-            chosen &= table.eval(row.rule).to_numpy()
-        cell_type[chosen] = row.cell_type
+            is_row &= table.eval(row.rule).to_numpy()
+        cell_type[is_row] = row.cell_type
     obs = pd.DataFrame(
         {"cell_type": cell_type, "study": study}, index=f"{study}_" + adata.obs_names
     )
-    kept = cell_type != ""
+    is_labeled = cell_type != ""
     return ad.AnnData(
-        counts[kept], obs=obs[kept], var=pd.DataFrame(index=adata.var_names)
+        counts[is_labeled], obs=obs[is_labeled], var=pd.DataFrame(index=adata.var_names)
     )
 
 
@@ -105,9 +105,8 @@ def label_more(labeled: ad.AnnData, paths: list[Path]) -> ad.AnnData:
     """Label cells of the same study that have all genes, where a regression on those they share is sure."""
     adata = ad.concat([ad.read_h5ad(path) for path in paths], index_unique="-")
     genes = adata.var_names.intersection(labeled.var_names)
-    x, query = (
-        log_normalize(sp.csr_matrix(each[:, genes].X)) for each in (labeled, adata)
-    )
+    x = log_normalize(sp.csr_matrix(labeled[:, genes].X))
+    query = log_normalize(sp.csr_matrix(adata[:, genes].X))
     labels = labeled.obs[LABEL_COLUMNS["kang_pbmc"]].astype(str)
     regression = LogisticRegression(C=0.3, max_iter=500).fit(x, labels)
     probability = regression.predict_proba(query)
@@ -143,56 +142,55 @@ def fill_genes(adata: ad.AnnData, donors: ad.AnnData, seed: int = 0) -> ad.AnnDa
     measured = genes.isin(adata.var_names)
     if measured.all():
         return adata[:, genes].copy()
-    ours, theirs = adata[:, genes[measured]].X, donors[:, measured].X
-    fitted = PCA(30, random_state=seed).fit(log_normalize(theirs).toarray())
-    reference, query = (
-        fitted.transform(log_normalize(x).toarray()) for x in (theirs, ours)
-    )
+    counts = adata[:, genes[measured]].X
+    donor_counts = donors[:, measured].X
+    donor_expression = log_normalize(donor_counts).toarray()
+    pca = PCA(30, random_state=seed).fit(donor_expression)
+    reference = pca.transform(donor_expression)
+    query = pca.transform(log_normalize(counts).toarray())
     query += reference.mean(0) - query.mean(0)
     rng = np.random.default_rng(seed)
     missing = donors[:, ~measured].X.toarray()
-    depth, depth_of_donor = (np.asarray(x.sum(1)).ravel() for x in (ours, theirs))
-    drawn = np.zeros((adata.n_obs, missing.shape[1]), dtype=np.float32)
+    depth = np.asarray(counts.sum(1)).ravel()
+    depth_of_donor = np.asarray(donor_counts.sum(1)).ravel()
+    imputed = np.zeros((adata.n_obs, missing.shape[1]), dtype=np.float32)
     types = donors.obs["cell_type"].to_numpy()
     for cell_type in adata.obs["cell_type"].unique():
         line = line_of(cell_type)
         alike = {
             t: len(line & line_of(t)) / len(line | line_of(t)) for t in np.unique(types)
         }
-        likeness = np.array(
-            [alike[t] if t in line or cell_type in line_of(t) else 0 for t in types]
-        )
-        if (likeness > 0).sum() < 20:
-            likeness = np.array([alike[t] for t in types])
-        pool = (
-            np.flatnonzero(likeness > 0)
-            if (likeness > 0).sum() >= 20
-            else np.arange(len(types))
-        )
+        is_related = [t in line or cell_type in line_of(t) for t in types]
+        likeness = np.array([alike[t] for t in types])
+        # With fewer than 20 donors, types that are less alike are taken as well.
+        pool = np.flatnonzero(is_related & (likeness > 0))
+        if len(pool) < 20:
+            pool = np.flatnonzero(likeness > 0)
+        if len(pool) < 20:
+            pool = np.arange(len(types))
         rows = np.flatnonzero(adata.obs["cell_type"] == cell_type)
         distance = ((query[rows, None] - reference[None, pool]) ** 2).sum(2)
         near = pool[np.argsort(distance, axis=1)[:, :10]]
         donor = near[np.arange(len(rows)), rng.integers(0, 10, len(rows))]
-        drawn[rows] = rng.poisson(
-            missing[donor]
-            * (depth[rows] / np.maximum(depth_of_donor[donor], 1))[:, None]
-        )
-    both = sp.hstack([ours, sp.csr_matrix(drawn)]).tocsr()
+        relative_depth = depth[rows] / np.maximum(depth_of_donor[donor], 1)
+        imputed[rows] = rng.poisson(missing[donor] * relative_depth[:, None])
+    completed = sp.hstack([counts, sp.csr_matrix(imputed)]).tocsr()
     order = np.argsort(
         np.concatenate([np.flatnonzero(measured), np.flatnonzero(~measured)])
     )
-    return ad.AnnData(both[:, order], obs=adata.obs, var=pd.DataFrame(index=genes))
+    return ad.AnnData(completed[:, order], obs=adata.obs, var=pd.DataFrame(index=genes))
 
 
 def merge(studies: dict[str, ad.AnnData], genes: pd.Index | None = None) -> ad.AnnData:
     """Put studies together on the genes of those with whole transcriptomes that vary most within a study."""
-    whole = [a for name, a in studies.items() if name in WHOLE]
-    shared = set.intersection(*(set(a.var_names) for a in whole))
-    shared &= shared if genes is None else set(genes)
-    kept = sorted(name for name in shared if not name.startswith(LEFT_OUT))
-    donors = ad.concat([a[:, kept] for a in whole])
+    complete = [a for name, a in studies.items() if name in WHOLE]
+    shared = set.intersection(*(set(a.var_names) for a in complete))
+    if genes is not None:
+        shared &= set(genes)
+    genes_used = sorted(name for name in shared if not name.startswith(LEFT_OUT))
+    donors = ad.concat([a[:, genes_used] for a in complete])
     merged = ad.concat([fill_genes(a, donors) for a in studies.values()])
-    variance = np.zeros(len(kept))
+    variance = np.zeros(len(genes_used))
     for name in studies:
         x = log_normalize(merged[merged.obs["study"] == name].X)
         variance += np.asarray(x.power(2).mean(0) - np.square(x.mean(0))).ravel()
@@ -256,14 +254,17 @@ class HeldOut(NamedTuple):
         """
         tree = LabelHierarchy(self.labels, TERMS)
         codes, _ = tree.answer(self.of_labels(frequency), 0.9)
-        given = codes < len(tree.names)
-        members, own = tree.members[codes[given]], self.is_part[:, self.truth[given]].T
-        return float((~(own & ~members).any(1) | ~(members & ~own).any(1)).mean())
+        is_answered = codes < len(tree.names)
+        answers = tree.members[codes[is_answered]]
+        truth = self.is_part[:, self.truth[is_answered]].T
+        is_below = ~(truth & ~answers).any(1)
+        is_above = ~(answers & ~truth).any(1)
+        return float((is_below | is_above).mean())
 
     def loss(self, frequency: NDArray[np.float64]) -> float:
         """Compute the mean cross-entropy of the cells."""
-        own = self.at(frequency)[np.arange(len(self.truth)), self.truth]
-        return -float(np.log(np.maximum(own, 1e-12)).mean())
+        of_truth = self.at(frequency)[np.arange(len(self.truth)), self.truth]
+        return -float(np.log(np.maximum(of_truth, 1e-12)).mean())
 
 
 def fit_frequency(studies: Sequence[HeldOut]) -> NDArray[np.float64]:
@@ -274,7 +275,7 @@ def fit_frequency(studies: Sequence[HeldOut]) -> NDArray[np.float64]:
 
     def loss(frequency: NDArray[np.float64]) -> float:
         return float(
-            np.mean([each.loss(frequency) for each in studies])
+            np.mean([study.loss(frequency) for study in studies])
             + RIDGE * np.square(frequency).sum()
         )
 
@@ -347,17 +348,17 @@ class Comparison(NamedTuple):
 def leave_one_out(studies: dict[str, ad.AnnData]) -> Comparison:
     """Train on all studies but one, for each, and ask for the labels of this one.
 
-    How frequent types are is told by the other studies, never by the one that is asked. Logistic
-    regression gets the same cells and genes, and is told in the same way.
+    The other studies tell how frequent types are, never the one that is asked. Logistic
+    regression gets the same cells, genes and frequencies.
     """
-    found: dict[str, tuple[HeldOut, HeldOut]] = {}
+    results: dict[str, tuple[HeldOut, HeldOut]] = {}
     novelty: list[float] = []
-    for study, held in studies.items():
+    for study, study_cells in studies.items():
         merged = merge(
             {name: adata for name, adata in studies.items() if name != study},
-            held.var_names,
+            study_cells.var_names,
         )
-        query = held[:, merged.var_names].copy()
+        query = study_cells[:, merged.var_names].copy()
         model = train(merged)
         soft = model.predict(query, soft=True)
         novelty.append(float(np.quantile(model.infer(query, "novelty").novelty, 0.99)))
@@ -365,29 +366,35 @@ def leave_one_out(studies: dict[str, ad.AnnData]) -> Comparison:
             log_normalize(merged.X), merged.obs["cell_type"]
         )
         baseline = regression.predict_proba(log_normalize(query.X))
-        cell_types = list(held.obs["cell_type"])
-        found[study] = (
+        cell_types = list(study_cells.obs["cell_type"])
+        results[study] = (
             compare_at_depth(cell_types, list(map(str, soft.columns)), soft.to_numpy()),
             compare_at_depth(cell_types, list(regression.classes_), baseline),
         )
-        print(study, *(evaluate(each, AS_TRAINED) for each in found[study]), flush=True)
+        print(
+            study,
+            *(evaluate(result, AS_TRAINED) for result in results[study]),
+            flush=True,
+        )
 
     def fit(left_out: str = "", *, of_regression: bool = False) -> NDArray[np.float64]:
         return fit_frequency(
-            [found[name][of_regression] for name in COMPLETE if name != left_out]
+            [results[name][of_regression] for name in COMPLETE if name != left_out]
         )
 
-    rows, truth, best = [], [], []
-    for study, (ours, theirs) in found.items():
+    rows = []
+    truth = []
+    predicted = []
+    for study, (ours, theirs) in results.items():
         frequency = fit(study)
         accuracy, f1, error = evaluate(ours, frequency)
         of_regression = evaluate(theirs, fit(study, of_regression=True))[:2]
         scores = accuracy, f1, *of_regression, error, ours.confident(frequency)
         rows.append(Row(study, len(ours.truth), len(ours.types), *scores))
         truth += [ours.types[k] for k in ours.truth]
-        best += [ours.types[k] for k in ours.at(frequency).argmax(1)]
+        predicted += [ours.types[k] for k in ours.at(frequency).argmax(1)]
     of_type = pd.DataFrame(
-        classification_report(truth, best, output_dict=True, zero_division=np.nan)
+        classification_report(truth, predicted, output_dict=True, zero_division=np.nan)
     ).T
     of_type = of_type.loc[
         of_type.index.isin(list(TERMS)), ["precision", "recall", "support"]
@@ -396,18 +403,15 @@ def leave_one_out(studies: dict[str, ad.AnnData]) -> Comparison:
 
 
 def evaluate(
-    held: HeldOut, frequency: NDArray[np.float64]
+    study: HeldOut, frequency: NDArray[np.float64]
 ) -> tuple[float, float, float]:
     """Compute accuracy, macro-F1 and calibration error."""
-    probabilities = held.at(frequency)
-    best, confidence = probabilities.argmax(1), probabilities.max(1)
-    is_right = best == held.truth
-    macro_f1 = f1_score(held.truth, best, average="macro")
-    return (
-        float(is_right.mean()),
-        float(macro_f1),
-        calibration_error(confidence, is_right),
-    )
+    probabilities = study.at(frequency)
+    predicted = probabilities.argmax(1)
+    is_right = predicted == study.truth
+    macro_f1 = f1_score(study.truth, predicted, average="macro")
+    error = calibration_error(probabilities.max(1), is_right)
+    return float(is_right.mean()), float(macro_f1), error
 
 
 # --------------------------------------------------------------------------- the files
@@ -470,8 +474,8 @@ def write_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def write_card(model: tosica.TOSICA, found: Comparison) -> str:
-    """Put the card together: what every model says of itself, and what only this one can."""
+def write_card(model: tosica.TOSICA, comparison: Comparison) -> str:
+    """Write the card: the facts of every model, and the scores of this one."""
     card = model.get_model_card(
         tissue="blood",
         organism="human",
@@ -480,7 +484,7 @@ def write_card(model: tosica.TOSICA, found: Comparison) -> str:
         "chemistry of 10x Genomics; labels of four studies at the depth that each of them has",
         version=tosica.__version__,
     )
-    of_type = found.types
+    of_type = comparison.types
     types = [
         (
             name,
@@ -504,7 +508,7 @@ def write_card(model: tosica.TOSICA, found: Comparison) -> str:
             "calibration error",
             "right of the confident answers",
         ),
-        found.studies,
+        comparison.studies,
     )
     return TEXT.format(
         card=card.rstrip().replace('load("folder")', 'load("blood")'),
@@ -554,12 +558,10 @@ def halve(path: Path) -> None:
 
     def shrink(value: object) -> object:
         if isinstance(value, dict):
-            return {name: shrink(each) for name, each in value.items()}
-        return (
-            value.half()
-            if torch.is_tensor(value) and value.dtype in (torch.float32, torch.float64)
-            else value
-        )
+            return {name: shrink(member) for name, member in value.items()}
+        if torch.is_tensor(value) and value.dtype in (torch.float32, torch.float64):
+            return value.half()
+        return value
 
     _save_load.write_plain(shrink(contents), path)
 
@@ -570,12 +572,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("data", type=Path, help="Folder with the four studies.")
-    folder, output = parser.parse_args().data, FOLDER
+    folder = parser.parse_args().data
     studies = {study: read_study(folder, study) for study in LABEL_COLUMNS}
-    found = leave_one_out(studies)
+    comparison = leave_one_out(studies)
     model = train(merge(studies))
     offsets = (
-        torch.from_numpy(offsets_of(model.labels, found.frequency))
+        torch.from_numpy(offsets_of(model.labels, comparison.frequency))
         * model.module.temperature
     )
     model.module.linear.bias += offsets.to(model.module.linear.bias)
@@ -583,16 +585,16 @@ def main() -> None:
     model.training_ = replace(
         model.training_,
         held_out_probabilities=None,
-        novelty_cutoff=found.novelty_cutoff,
+        novelty_cutoff=comparison.novelty_cutoff,
     )
-    model.save(output, overwrite=True)
-    draw(found.types, FIGURE)
-    halve(output / "model.pt")
+    model.save(FOLDER, overwrite=True)
+    draw(comparison.types, FIGURE)
+    halve(FOLDER / "model.pt")
     # Of the model as it is loaded: its numbers, and so its fingerprint, are those in half precision.
-    (output / "README.md").write_text(
-        write_card(tosica.TOSICA.load(output), found), encoding="utf8"
+    (FOLDER / "README.md").write_text(
+        write_card(tosica.TOSICA.load(FOLDER), comparison), encoding="utf8"
     )
-    print(f"{found[2:]}; {(output / 'model.pt').stat().st_size / 1e6:.2f} MB")
+    print(f"{comparison[2:]}; {(FOLDER / 'model.pt').stat().st_size / 1e6:.2f} MB")
 
 
 if __name__ == "__main__":

@@ -87,9 +87,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def genes_of_org_db(path: Path, organism: str) -> pd.DataFrame:
     """Read symbol, Entrez number, Ensembl IDs and aliases of measured genes."""
-    found = dict(query(path, "SELECT name, value FROM metadata")).get("ORGANISM")
-    if found != organism:
-        raise ValueError(f"{path} is about {found}, not about {organism}.")
+    found_organism = dict(query(path, "SELECT name, value FROM metadata")).get(
+        "ORGANISM"
+    )
+    if found_organism != organism:
+        raise ValueError(f"{path} is about {found_organism}, not about {organism}.")
     rows = query(
         path,
         "SELECT symbol, gene_id, _id FROM genes JOIN gene_info USING (_id) WHERE _id IN ("
@@ -141,12 +143,12 @@ def keep_assigned(
     for gene, names in assigned.items():
         for name in names:
             owners[name].add(gene)
-    kept: defaultdict[int, set[str]] = defaultdict(set)
+    names_of_gene: defaultdict[int, set[str]] = defaultdict(set)
     for gene, names in linked.items():
-        kept[gene] = {
+        names_of_gene[gene] = {
             name for name in names if not owners[name] or gene in owners[name]
         }
-    return kept
+    return names_of_gene
 
 
 def joined(names: Iterable[str]) -> str:
@@ -187,7 +189,7 @@ def genes_of_biomart(path: Path, human: pd.DataFrame, hcop: Path) -> pd.DataFram
     for symbol, names in zip(human["symbol"], human["ensembl"], strict=True):
         for name in names.split("|"):
             symbols_of[name].add(symbol)
-    known = set(human["symbol"])
+    human_symbols = set(human["symbol"])
     ensembl: defaultdict[str, set[str]] = defaultdict(set)
     orthologs: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for gene, name, human_name, human_gene, kind in table.itertuples(index=False):
@@ -198,28 +200,25 @@ def genes_of_biomart(path: Path, human: pd.DataFrame, hcop: Path) -> pd.DataFram
         is_outvoted = n_votes < max(most.get(gene, 0), most.get(human_gene, 0))
         if kind == "ortholog_one2one" and not is_outvoted:
             symbols = symbols_of[human_gene]
-            ortholog = min(symbols) if len(symbols) == 1 else human_name
-            if ortholog in known:
+            ortholog = human_name
+            if len(symbols) == 1:
+                (ortholog,) = symbols
+            if ortholog in human_symbols:
                 orthologs[name][ortholog] = max(
                     n_votes, orthologs[name].get(ortholog, 0)
                 )
     # If several genes share a symbol, its ortholog is the one with the most sources in HCOP.
     single = {
-        name: max(found, key=found.__getitem__)
-        for name, found in orthologs.items()
-        if list(found.values()).count(max(found.values())) == 1
+        name: max(n_sources, key=n_sources.__getitem__)
+        for name, n_sources in orthologs.items()
+        if list(n_sources.values()).count(max(n_sources.values())) == 1
     }
     n_uses = pd.Series(single, dtype=object).value_counts()
-    rows = [
-        (
-            name,
-            "",
-            joined(ids),
-            "",
-            single[name] if n_uses.get(single.get(name)) == 1 else "",
-        )
-        for name, ids in sorted(ensembl.items())
-    ]
+    rows = []
+    for name, ids in sorted(ensembl.items()):
+        ortholog = single.get(name)
+        is_unique = n_uses.get(ortholog) == 1
+        rows.append((name, "", joined(ids), "", ortholog if is_unique else ""))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 

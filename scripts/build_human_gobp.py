@@ -91,7 +91,8 @@ def build(
     org_db: Path, go_db: Path, out: Path, *, min_genes: int = 10, max_genes: int = 300
 ) -> dict[str, Any]:
     """Write the collection to the folder ``out``; return the content of its JSON file."""
-    org_metadata, go_metadata = read_metadata(org_db), read_metadata(go_db)
+    org_metadata = read_metadata(org_db)
+    go_metadata = read_metadata(go_db)
     if org_metadata.get("ORGANISM") != "Homo sapiens":
         raise ValueError(f"{org_db} is not about Homo sapiens; take org.Hs.eg.sqlite.")
     for key in ("GOSOURCEDATE", "GOEGSOURCEDATE"):
@@ -116,10 +117,10 @@ def build(
         raise ValueError(
             f"{go_db} has no biological process {nameless[0]}, which {org_db} uses."
         )
-    kept = keep_most_specific(sized, n_below)
+    specific = keep_most_specific(sized, n_below)
     # Sorted by name for readers, and because similar names next to each other compress better.
-    order = sorted(kept, key=lambda go: (names[go], go))
-    gene_sets = {names[go]: list(kept[go]) for go in order}
+    order = sorted(specific, key=lambda go: (names[go], go))
+    gene_sets = {names[go]: list(specific[go]) for go in order}
     if len(gene_sets) != len(order):
         raise ValueError(f"Two biological processes of {go_db} share a name.")
 
@@ -148,7 +149,7 @@ def build(
         "changes": (
             f"made by scripts/build_human_gobp.py: terms of {min_genes} to {max_genes} genes; "
             f"of terms with identical genes the most specific one "
-            f"({len(sized) - len(kept)} others left out); genes as symbols of NCBI Gene, "
+            f"({len(sized) - len(specific)} others left out); genes as symbols of NCBI Gene, "
             "all gene types; the description field is the GO identifier"
         ),
         "made_from": [

@@ -42,14 +42,16 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Collect what a tag defines and what it leads to."""
-        found = {name: value for name, value in attrs if value is not None}
-        self.anchors |= {found[name] for name in ("id", "name") if name in found}
+        attributes = {name: value for name, value in attrs if value is not None}
+        self.anchors |= {
+            attributes[name] for name in ("id", "name") if name in attributes
+        }
         for name in ("href", "src"):
-            if name not in found:
+            if name not in attributes:
                 continue
-            self.links.append(found[name])
-            if (tag, name) in FETCHED and found.get("rel") not in NAMES:
-                self.fetched.append(found[name])
+            self.links.append(attributes[name])
+            if (tag, name) in FETCHED and attributes.get("rel") not in NAMES:
+                self.fetched.append(attributes[name])
 
 
 def find_faults(folder: Path) -> Iterator[str]:
@@ -67,15 +69,17 @@ def find_faults(folder: Path) -> Iterator[str]:
             if is_elsewhere(link):
                 yield f"{name} fetches {link} from elsewhere."
         for link in sorted(set(page.links)):
-            parts = urlsplit(link)
-            if parts.scheme or parts.netloc:
+            address = urlsplit(link)
+            if address.scheme or address.netloc:
                 continue
             target = (
-                (path.parent / unquote(parts.path)).resolve() if parts.path else path
+                (path.parent / unquote(address.path)).resolve()
+                if address.path
+                else path
             )
             if not target.exists():
                 yield f"{name} links to {link}, which does not exist."
-            elif target in pages and unquote(parts.fragment) not in pages[
+            elif target in pages and unquote(address.fragment) not in pages[
                 target
             ].anchors | {""}:
                 yield f"{name} links to {link}, but that page has no such anchor."

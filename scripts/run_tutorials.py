@@ -63,7 +63,8 @@ def check(paths: Sequence[Path]) -> int:
                 run(json.loads(path.read_text(encoding="utf-8")), Path(folder))
                 outcome = "ran"
             except Exception as error:
-                failed, outcome = 1, f"failed: {error}\n"
+                failed = 1
+                outcome = f"failed: {error}\n"
         print(f"{path}: {outcome} ({perf_counter() - started:.0f} s)", flush=True)
     return failed
 
@@ -75,14 +76,16 @@ def run(notebook: dict[str, Any], folder: Path) -> dict[str, Any]:
 
     # Read, not made from a dict: cells are lists of lines in a file, and strings in memory.
     node = nbformat.reads(json.dumps(notebook), as_version=4)  # type: ignore[no-untyped-call]
-    place = {"metadata": {"path": str(folder)}}
-    NotebookClient(node, timeout=1800, coalesce_streams=True, resources=place).execute()
+    resources_of_run = {"metadata": {"path": str(folder)}}
+    NotebookClient(
+        node, timeout=1800, coalesce_streams=True, resources=resources_of_run
+    ).execute()
     done: dict[str, Any] = json.loads(nbformat.writes(node))  # type: ignore[no-untyped-call]
     return done
 
 
 def tidy(notebook: dict[str, Any]) -> None:
-    """Take out what belongs to one machine or terminal, and make the pictures small."""
+    """Remove outputs of one machine or terminal, and make the pictures small."""
     notebook["metadata"]["language_info"] = {"name": "python"}
     for cell in notebook["cells"]:
         cell["metadata"].pop("execution", None)

@@ -31,9 +31,9 @@ DATE = r"^date-released: .+\n"
 
 def replace(pattern: str, value: str, text: str) -> str:
     """Put a value into the place of a pattern's group."""
-    found = re.search(pattern, text, flags=re.MULTILINE)
-    assert found is not None
-    return text[: found.start(1)] + value + text[found.end(1) :]
+    match = re.search(pattern, text, flags=re.MULTILINE)
+    assert match is not None
+    return text[: match.start(1)] + value + text[match.end(1) :]
 
 
 def set_version(version: str, root: Path, date: str) -> None:
@@ -55,19 +55,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--root", type=Path, default=ROOT, help="another clone")
     options = parser.parse_args(argv)
     text = (options.root / "pyproject.toml").read_text(encoding="utf-8")
-    before = tomllib.loads(text)["project"]["version"]
+    old_version = tomllib.loads(text)["project"]["version"]
     try:
         version = Version(options.version)
     except InvalidVersion:
         sys.exit(f"{options.version} is not a version; write it as 0.2.0.")
-    if version < Version(before):
+    if version < Version(old_version):
         sys.exit(
-            f"{version} is older than the present version {before}; name a newer one."
+            f"{version} is older than the present version {old_version}; name a newer one."
         )
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     set_version(str(version), options.root, today)
     print(
-        f"{before} → {version} in {', '.join(PLACES)}. Now the changelog: release/README.md."
+        f"{old_version} → {version} in {', '.join(PLACES)}. Now the changelog: release/README.md."
     )
 
 

@@ -42,7 +42,9 @@ def run(*command: str | Path, cwd: Path) -> None:
     """Run a command with nothing of the repository on its path."""
     hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     env = {name: value for name, value in os.environ.items() if name not in hidden}
-    subprocess.run([str(part) for part in command], check=True, cwd=cwd, env=env)
+    subprocess.run(
+        [str(argument) for argument in command], check=True, cwd=cwd, env=env
+    )
 
 
 def try_wheel(wheel: Path, folder: Path, *, empty: bool) -> None:

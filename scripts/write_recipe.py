@@ -89,13 +89,13 @@ extra:
 
 def conda_requirements(requirements: Iterable[str]) -> list[str]:
     """Translate requirements into conda's, sorted by name, each package once."""
-    found = {}
+    specifications = {}
     for text in requirements:
         requirement = Requirement(text)
         name = CONDA.get(requirement.name, requirement.name.lower())
         bounds = sorted(map(str, requirement.specifier), reverse=True)
-        found[name] = f"{name} {','.join(bounds)}".strip()
-    return [found[name] for name in sorted(found)]
+        specifications[name] = f"{name} {','.join(bounds)}".strip()
+    return [specifications[name] for name in sorted(specifications)]
 
 
 def write_recipe(pyproject: dict, sdist: Path | None = None) -> str:

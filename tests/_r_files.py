@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
     import scipy.sparse as sp
 
-_LIST, _SYM, _CHAR, _S4, _NIL = 2, 1, 9, 25, 254
+_SYM = 1
+_LIST = 2
+_CHAR = 9
+_S4 = 25
+_NIL = 254
 _TYPES = {"LGL": 10, "INT": 13, "REAL": 14, "STR": 16, "VEC": 19, "S4": _S4}
 _MISSING = -(2**31)
 

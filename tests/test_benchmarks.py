@@ -217,7 +217,8 @@ def test_simulated_types_raise_their_own_gene_sets(load):
     adata = synthetic(4000, seed=3)
     assert (adata.X != synthetic(4000, seed=3).X).nnz == 0
     cells = sc.pp.normalize_total(adata, target_sum=1e4, copy=True)
-    gene_sets, labels = tosica.gs.load("human_gobp"), cells.obs["cell_type"]
+    gene_sets = tosica.gs.load("human_gobp")
+    labels = cells.obs["cell_type"]
     frequent = labels.value_counts().index[:5]
     for label in frequent:
         for name in adata.uns["synthetic"]["gene_sets"][label]:

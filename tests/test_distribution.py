@@ -76,7 +76,7 @@ def test_every_import_is_of_a_dependency() -> None:
     undeclared = {
         name
         for name in imported
-        if not declared & {each.lower() for each in providers.get(name, [name])}
+        if not declared & {provider.lower() for provider in providers.get(name, [name])}
     }
     assert undeclared == set()
 
@@ -124,11 +124,11 @@ def files_in_resources(folder: Path) -> dict[str, Path]:
 def test_every_file_has_its_checksum(folder: Path) -> None:
     lines = (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
     listed = {name: digest for digest, name in map(str.split, lines)}
-    found = {
+    checksums = {
         name: hashlib.sha256(path.read_bytes()).hexdigest()
         for name, path in files_in_resources(folder).items()
     }
-    assert found == listed
+    assert checksums == listed
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=["gs", "onto"])
@@ -159,11 +159,11 @@ def check_wheel(tmp_path: Path, changed: dict[str, bytes | None]) -> None:
     """Look at a wheel as it should be, but for some files; ``scripts/check.sh build`` looks at a real one."""
     project = PYPROJECT["project"]
     info = "tosica-0.1.0.dist-info/"
-    about = [f"License-Expression: {project['license']}"]
-    about += [f"License-File: {name}" for name in project["license-files"]]
+    metadata = [f"License-Expression: {project['license']}"]
+    metadata += [f"License-File: {name}" for name in project["license-files"]]
     data = [path for folder in FOLDERS for path in folder.rglob("*") if path.is_file()]
     files = {
-        info + "METADATA": "\n".join(about).encode(),
+        info + "METADATA": "\n".join(metadata).encode(),
         **{info + "licenses/" + name: b"text" for name in project["license-files"]},
         **{
             path.relative_to(ROOT / "src").as_posix(): path.read_bytes()

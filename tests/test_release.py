@@ -45,8 +45,9 @@ def test_the_version_is_the_same_everywhere() -> None:
 
 
 def test_a_version_is_set_everywhere(tmp_path: Path) -> None:
-    places, set_version = script("set_version").PLACES, script("set_version").main
-    before = {name: (ROOT / name).read_text("utf-8") for name in places}
+    places = script("set_version").PLACES
+    set_version = script("set_version").main
+    texts = {name: (ROOT / name).read_text("utf-8") for name in places}
     for name in places:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
@@ -56,17 +57,17 @@ def test_a_version_is_set_everywhere(tmp_path: Path) -> None:
             match=r"next is not a version|0\.0\.1 is older than the present version",
         ):
             set_version([version, "--root", str(tmp_path)])
-    assert {name: (tmp_path / name).read_text("utf-8") for name in places} == before
+    assert {name: (tmp_path / name).read_text("utf-8") for name in places} == texts
     for version in ("7.8.9", "7.8.10"):
         set_version([version, "--root", str(tmp_path)])
     citation = load(tmp_path / "CITATION.cff")
     assert citation["version"] == "7.8.10"
     assert datetime.date.fromisoformat(citation["date-released"])
-    for name, text in before.items():
-        after = (
+    for name, text in texts.items():
+        changed_text = (
             (tmp_path / name).read_text("utf-8").replace("7.8.10", PROJECT["version"])
         )
-        assert re.sub(r"date-released: .*\n", "", after) == text
+        assert re.sub(r"date-released: .*\n", "", changed_text) == text
 
 
 # --------------------------------------------------------------------------- citation
@@ -100,14 +101,17 @@ def test_the_recipe_of_an_sdist_has_its_hash(tmp_path: Path) -> None:
     script("write_recipe").main(
         ["--sdist", str(sdist), "--out", str(tmp_path / "recipe.yaml")]
     )
-    recipe, kept = load(tmp_path / "recipe.yaml"), load(RECIPE)
+    recipe = load(tmp_path / "recipe.yaml")
+    stored_recipe = load(RECIPE)
     assert recipe["source"]["sha256"] == hashlib.sha256(b"content").hexdigest()
     assert recipe["source"]["url"].endswith("/tosica-${{ version }}.tar.gz")
-    assert recipe["requirements"] == kept["requirements"]
+    assert recipe["requirements"] == stored_recipe["requirements"]
     assert [
-        name for name in kept["about"]["license_file"] if not (ROOT / name).is_file()
+        name
+        for name in stored_recipe["about"]["license_file"]
+        if not (ROOT / name).is_file()
     ] == []
-    assert (RECIPE.parent / kept["source"]["path"]).resolve() == ROOT
+    assert (RECIPE.parent / stored_recipe["source"]["path"]).resolve() == ROOT
 
 
 # --------------------------------------------------------------------------- scverse

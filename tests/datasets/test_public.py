@@ -68,7 +68,8 @@ def as_muscat(adata):
 
 
 def as_scorpius(adata):
-    cells, genes = list(adata.obs_names), list(adata.var_names)
+    cells = list(adata.obs_names)
+    genes = list(adata.var_names)
     log2 = adata.X.toarray().astype(float) / np.log(2)
     stage = r.factor(
         adata.obs["stage"].cat.codes.to_numpy() + 1, ["MDP", "CDP", "PreDC"]
@@ -80,7 +81,8 @@ def as_scorpius(adata):
 
 
 def as_citefuse(mdata):
-    rna, protein = mdata["rna"].copy(), mdata["protein"]
+    rna = mdata["rna"].copy()
+    protein = mdata["protein"]
     rna.var_names = "hg19_" + rna.var_names
     return {
         "CITEseq_example": r.named(

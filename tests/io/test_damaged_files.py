@@ -17,7 +17,8 @@ import scipy.sparse as sp
 
 import tosica
 
-CELLS, GENES = [f"cell{i}" for i in range(6)], [f"G{i}" for i in range(5)]
+CELLS = [f"cell{i}" for i in range(6)]
+GENES = [f"G{i}" for i in range(5)]
 COUNTS = sp.csr_matrix(np.random.default_rng(0).poisson(2, (6, 5)).astype(float))
 HEAD = b"X\n" + struct.pack(">3i", 2, 0x40202, 0x20300)
 

@@ -32,12 +32,12 @@ def as_anndata_reads_it(path) -> ad.AnnData:
 @pytest.mark.parametrize("name", NAMES)
 def test_as_good_as_reading_the_file(shared, tmp_path, name, caplog, contents):
     adata = as_anndata_reads_it(shared / "seurat" / name)
-    before = contents(adata)
+    original_contents = contents(adata)
     with caplog.at_level(logging.INFO, "tosica"):
         repaired = tosica.io.from_seurat(
             adata, na_strings=["note"] if "note" in adata.obs else ()
         )
-    assert contents(adata) == before
+    assert contents(adata) == original_contents
     expected = tosica.io.read_seurat(shared / "seurat" / name)
     assert repaired.var_names.tolist() == expected.var_names.tolist()
     assert (repaired.layers["counts"] - expected.layers["counts"]).nnz == 0

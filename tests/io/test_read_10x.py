@@ -23,7 +23,8 @@ from tosica.io._kinds import kind_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-GENES, CELLS = ["CD3E", "HLA-DRA", "MS4A1", "NKG7"], [f"AAAC{i}-1" for i in range(6)]
+GENES = ["CD3E", "HLA-DRA", "MS4A1", "NKG7"]
+CELLS = [f"AAAC{i}-1" for i in range(6)]
 COUNTS = np.random.default_rng(0).poisson(2, (6, 4))
 IDS = [f"ENSG{i:011d}" for i in range(4)]
 ROWS = {
@@ -58,7 +59,8 @@ def write(folder: Path, files: dict[str, str | list[str]]) -> Path:
     return folder
 
 
-BY_GENES, SPLICED = mtx(COUNTS.T), np.hstack([COUNTS - 1, COUNTS, np.ones_like(COUNTS)])
+BY_GENES = mtx(COUNTS.T)
+SPLICED = np.hstack([COUNTS - 1, COUNTS, np.ones_like(COUNTS)])
 FOLDERS = {
     "Cell Ranger 2": {"hg19/matrix.mtx": BY_GENES, "hg19/genes.tsv": ROWS[2], "hg19/barcodes.tsv": CELLS},
     "Cell Ranger 9": {"matrix.mtx.gz": BY_GENES, "features.tsv.gz": ROWS[6], "barcodes.tsv.gz": CELLS},
@@ -212,10 +214,10 @@ def test_files_that_are_something_else(
         )
         == 1
     )
-    said = capsys.readouterr().err
-    assert words in said
-    assert "damaged" not in said
-    assert "not expected" not in said
+    messages = capsys.readouterr().err
+    assert words in messages
+    assert "damaged" not in messages
+    assert "not expected" not in messages
     with pytest.raises(ValueError, match=r"cells\.h5ad"):
         tosica.io.read_seurat(path)
 
@@ -227,5 +229,5 @@ def test_kinds_are_told_without_the_suffix(tmp_path: Path) -> None:
     _hdf5(tmp_path / "b.hdf5", "matrix/barcodes", "matrix/indptr")
     (tmp_path / "c.txt").write_text("cell\tlabel\na\tb\n")
     (tmp_path / "d").write_bytes(gzip.compress(b"X\n" + bytes(9)))
-    found = [kind_of(path) for path in sorted(tmp_path.iterdir())]
-    assert found == ["h5ad", "10x_h5", "table", "rds"]
+    kinds = [kind_of(path) for path in sorted(tmp_path.iterdir())]
+    assert kinds == ["h5ad", "10x_h5", "table", "rds"]

@@ -84,30 +84,31 @@ def test_cells_and_counts_are_those_of_r(shared, truth, levels, name):
         # sceasy turns a missing logical into TRUE for good.
         if "sceasy" in name and column == "is_tcell_na":
             continue
-        got, want = adata.obs[column], expected[column]
+        got = adata.obs[column]
+        want = expected[column]
         np.testing.assert_array_equal(got.isna(), want.isna(), err_msg=column)
-        known = want.notna()
+        is_known = want.notna()
         if column in FLAGS:
-            assert got.dtype == ("boolean" if not known.all() else bool)
+            assert got.dtype == ("boolean" if not is_known.all() else bool)
             got = got.astype(object).map({True: "TRUE", False: "FALSE"})
             want = want.astype(str).str.upper()
         elif column in levels and "chr" not in name:
             used = [
                 level
                 for level in levels[column]
-                if level in set(want[known].astype(str))
+                if level in set(want[is_known].astype(str))
             ]
             assert got.cat.categories.tolist() == used
             assert not got.cat.ordered
         elif column.startswith("donor_int"):
-            assert got.dtype == ("Int32" if not known.all() else np.int32)
+            assert got.dtype == ("Int32" if not is_known.all() else np.int32)
             want = want.astype("Float64").astype("Int32")
         elif column.startswith("n") and column != "note":
             np.testing.assert_array_equal(got, want)
             continue
-        assert got[known].astype(str).tolist() == want[known].astype(str).tolist(), (
-            column
-        )
+        assert (
+            got[is_known].astype(str).tolist() == want[is_known].astype(str).tolist()
+        ), column
 
     kang = ad.read_h5ad(shared / "kang_pbmc.h5ad")[adata.obs_names.tolist()]
     assert adata.var_names.tolist() == kang.var_names.str.replace("_", "-").tolist()
@@ -222,15 +223,16 @@ def test_active_identities_are_kept_if_no_column_has_them(tmp_path, counts):
 
 def split(counts, *, overlap: bool = False, forget: bool = False) -> r.R:
     """Two samples in layers of their own, the second without the last gene, cells interleaved."""
-    first = np.array([True, False, True, False, True, False])
-    second = ~first
+    is_first = np.array([True, False, True, False, True, False])
+    second = ~is_first
     if overlap:
         second = second | (np.arange(6) == 0)
     if forget:
         second = second & (np.arange(6) != 1)
-    every, fewer = np.ones(5, dtype=bool), np.arange(5) < 4
+    all_genes = np.ones(5, dtype=bool)
+    fewer = np.arange(5) < 4
     layers = {
-        "counts.s1": (counts[first], first, every),
+        "counts.s1": (counts[is_first], is_first, all_genes),
         "counts.s2": (counts[second][:, fewer], second, fewer),
     }
     return r.seurat(
@@ -247,10 +249,8 @@ def test_split_layers_are_joined_by_the_log_maps(tmp_path, counts):
 
 def test_cells_of_an_assay_in_another_order(tmp_path, counts):
     order = np.array([3, 0, 5, 1, 4, 2])
-    every = np.ones(6, dtype=bool), np.ones(5, dtype=bool)
-    assay = r.assay5(
-        {"counts": (counts[order], *every)}, [CELLS[i] for i in order], GENES
-    )
+    layer = (counts[order], np.ones(6, dtype=bool), np.ones(5, dtype=bool))
+    assay = r.assay5({"counts": layer}, [CELLS[i] for i in order], GENES)
     adata = tosica.io.read_seurat(
         r.write(tmp_path / "v5.rds", r.seurat(table(), RNA=assay))
     )
@@ -258,9 +258,9 @@ def test_cells_of_an_assay_in_another_order(tmp_path, counts):
 
 
 def test_several_assays(tmp_path, counts, caplog):
-    other = r.assay(r.sparse(counts[:, :2], ["P1", "P2"], CELLS))
+    proteins = r.assay(r.sparse(counts[:, :2], ["P1", "P2"], CELLS))
     rna = r.assay(r.sparse(counts, GENES, CELLS))
-    path = r.write(tmp_path / "two.rds", r.seurat(table(), RNA=rna, ADT=other))
+    path = r.write(tmp_path / "two.rds", r.seurat(table(), RNA=rna, ADT=proteins))
     assert tosica.io.read_seurat(path).var_names.tolist() == GENES
     assert (
         "the active assay, 'RNA', was read; there are also 'ADT' (assay=)"
@@ -296,31 +296,31 @@ def test_without_data_x_is_normalised_here(tmp_path, counts):
 # ------------------------------------------------------------------------------- counts
 
 
-def converted(tmp_path, values, obs=None, **more):
+def converted(tmp_path, values, obs=None, **options):
     adata = ad.AnnData(
         sp.csr_matrix(values),
         obs=pd.DataFrame(obs, index=[f"c{i}" for i in range(len(values))]),
         var=pd.DataFrame(index=[f"G{i}" for i in range(values.shape[1])]),
-        **more,
+        **options,
     )
     adata.write_h5ad(tmp_path / "x.h5ad")
     return tmp_path / "x.h5ad"
 
 
 @pytest.fixture(scope="module")
-def many() -> np.ndarray:
+def many_counts() -> np.ndarray:
     rng = np.random.default_rng(1)
     return rng.poisson(rng.gamma(1, 1, 60), (40, 60)).astype(float)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("column", ["nCount_RNA", "depth"])
-def test_counts_come_back_from_logarithms(tmp_path, many, dtype, column, caplog):
+def test_counts_come_back_from_logarithms(tmp_path, many_counts, dtype, column, caplog):
     # As in an object that was cut down to some genes after it had been normalised.
-    total = many.sum(1) + 77
-    data = np.log1p(many / total[:, None] * 1e4).astype(dtype)
+    total = many_counts.sum(1) + 77
+    data = np.log1p(many_counts / total[:, None] * 1e4).astype(dtype)
     adata = tosica.io.read_seurat(converted(tmp_path, data, {column: total}))
-    np.testing.assert_array_equal(adata.layers["counts"].toarray(), many)
+    np.testing.assert_array_equal(adata.layers["counts"].toarray(), many_counts)
     how = (
         "with 'nCount_RNA'"
         if column == "nCount_RNA"
@@ -329,15 +329,17 @@ def test_counts_come_back_from_logarithms(tmp_path, many, dtype, column, caplog)
     assert f"counts were recovered exactly {how}" in caplog.text
 
 
-def test_counts_that_are_not_whole_are_not_recovered(tmp_path, many, caplog):
-    data = np.log1p(many * np.random.default_rng(2).uniform(0.5, 1, many.shape))
+def test_counts_that_are_not_whole_are_not_recovered(tmp_path, many_counts, caplog):
+    data = np.log1p(
+        many_counts * np.random.default_rng(2).uniform(0.5, 1, many_counts.shape)
+    )
     adata = tosica.io.read_seurat(converted(tmp_path, data))
     assert "counts" not in adata.layers
     assert "there are no counts, and they cannot be recovered" in caplog.text
 
 
-def test_counts_are_not_recovered_without_ones(tmp_path, many):
-    even = many * 2
+def test_counts_are_not_recovered_without_ones(tmp_path, many_counts):
+    even = many_counts * 2
     data = np.log1p(even / even.sum(1, keepdims=True) * 1e4)
     data[:, 0] = np.log1p(
         3 * 1e4 / even.sum(1)
@@ -367,7 +369,9 @@ def test_fractions_are_no_counts(tmp_path, counts, caplog):
 )
 def test_memory_follows_the_matrix(tmp_path):
     rng = np.random.default_rng(0)
-    n_cells, n_genes, per_cell = 20_000, 1000, 200
+    n_cells = 20_000
+    n_genes = 1000
+    per_cell = 200
     genes = np.sort(
         rng.permuted(np.tile(np.arange(n_genes), (n_cells, 1)), axis=1)[:, :per_cell], 1
     )
@@ -421,7 +425,7 @@ def other_objects(counts):
         "IterableMatrix", Dimnames=r.plain_list(r.strings(*GENES), r.strings(*CELLS))
     )
     peaks = r.assay(r.sparse(counts, GENES, CELLS), of="ChromatinAssay")
-    twice = r.assay(r.sparse(counts, ["G0", *GENES[:-1]], CELLS))
+    duplicated = r.assay(r.sparse(counts, ["G0", *GENES[:-1]], CELLS))
     return {
         "The object has neither counts nor log-normalised values": r.seurat(
             table(), RNA=r.assay(r.empty())
@@ -441,7 +445,9 @@ def other_objects(counts):
         "counts of assay 'RNA' cannot be read: .* IterableMatrix": r.seurat(
             table(), RNA=r.assay(on_disk)
         ),
-        "The gene name 'G0' is missing or occurs twice": r.seurat(table(), RNA=twice),
+        "The gene name 'G0' is missing or occurs twice": r.seurat(
+            table(), RNA=duplicated
+        ),
     }
 
 
@@ -451,13 +457,13 @@ def test_objects_that_are_refused(tmp_path, counts, number):
     refused(r.write(tmp_path / "x.rds", value), sentence)
 
 
-def test_left_behind_by_a_failed_conversion(tmp_path, many, caplog):
-    path = converted(tmp_path, many)
+def test_left_behind_by_a_failed_conversion(tmp_path, many_counts, caplog):
+    path = converted(tmp_path, many_counts)
     with h5py.File(path, "a") as file:
         file["varm"].create_dataset("PCs", data=np.ones((7, 3)))
     adata = tosica.io.read_seurat(path)  # The damaged part is not needed.
     assert "varm['PCs'] dropped" in caplog.text
-    np.testing.assert_array_equal(adata.layers["counts"].toarray(), many)
+    np.testing.assert_array_equal(adata.layers["counts"].toarray(), many_counts)
     with h5py.File(path, "a") as file:
         del file["var"]["_index"]
         file["var"].create_dataset("_index", data=["a", "b"])
@@ -467,16 +473,18 @@ def test_left_behind_by_a_failed_conversion(tmp_path, many, caplog):
     )
 
 
-def test_arguments_that_do_not_apply(tmp_path, counts, many, monkeypatch):
+def test_arguments_that_do_not_apply(tmp_path, counts, many_counts, monkeypatch):
     path = plain(tmp_path, counts, a=r.strings(*"xyxyxy"))
     refused(path, "leave them out", logicals=["a"])
     refused(tmp_path / "none.rds", "There is no file", FileNotFoundError)
     refused(
-        converted(tmp_path, many), "an .h5ad file holds one assay only", assay="RNA"
+        converted(tmp_path, many_counts),
+        "an .h5ad file holds one assay only",
+        assay="RNA",
     )
-    other = converted(tmp_path, many, {"a": np.arange(40)})
+    path = converted(tmp_path, many_counts, {"a": np.arange(40)})
     refused(
-        other,
+        path,
         "Column 'a' holds more than 0, 1 and 2, so it is not a logical one",
         logicals=["a"],
     )

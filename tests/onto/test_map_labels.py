@@ -47,8 +47,8 @@ def cells(labels: list, **columns: list) -> AnnData:
     ],
 )
 def test_spelling_does_not_matter(label: str, term: str, how: str) -> None:
-    found = match_label(label)
-    assert (found.term, found.how, found.candidates) == (term, how, ())
+    match = match_label(label)
+    assert (match.term, match.how, match.candidates) == (term, how, ())
 
 
 @pytest.mark.parametrize(
@@ -98,11 +98,11 @@ def test_spelling_does_not_matter(label: str, term: str, how: str) -> None:
     ],
 )
 def test_nothing_is_guessed(label: str) -> None:
-    found = match_label(label)
-    assert found.term is None
-    assert found.how == "none"
-    assert len(found.candidates) <= 5
-    assert len(set(found.candidates)) == len(found.candidates)
+    match = match_label(label)
+    assert match.term is None
+    assert match.how == "none"
+    assert len(match.candidates) <= 5
+    assert len(set(match.candidates)) == len(match.candidates)
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,9 @@ def test_every_name_is_mapped_to_its_term_and_any_text_has_a_key(
 
 def test_forbidden_and_obsolete_terms_are_not_given() -> None:
     for label in ("Eukaryotic cells", "animal cell", "Native cells"):
-        found = match_label(label)
-        assert found.term is None
-        assert not read_ontology().forbidden & set(found.candidates)
+        match = match_label(label)
+        assert match.term is None
+        assert not read_ontology().forbidden & set(match.candidates)
 
 
 # --------------------------------------------------------------------------- what is written
@@ -171,16 +171,16 @@ def test_table_and_column() -> None:
         "natural killer cell",
     ]
     assert table["match"].tolist() == ["name", "name", "given"]
-    written = adata.obs["label_ontology_term_id"]
-    assert written.tolist() == [
+    column = adata.obs["label_ontology_term_id"]
+    assert column.tolist() == [
         "CL:0000084",
         "CL:0000236",
         "CL:0000623",
         "unknown",
         "CL:0000084",
     ]
-    assert isinstance(written.dtype, pd.CategoricalDtype)
-    assert all(isinstance(name, str) for name in written.cat.categories)
+    assert isinstance(column.dtype, pd.CategoricalDtype)
+    assert all(isinstance(name, str) for name in column.cat.categories)
 
 
 def test_labels_without_a_term_are_unknown_and_have_candidates() -> None:
