@@ -174,9 +174,9 @@ def train(
 
 def timed(call: Callable[[], Any], n_cells: int) -> dict[str, float]:
     """Time of a call in seconds."""
-    start = time.perf_counter()
+    start_time = time.perf_counter()
     call()
-    return {"seconds": time.perf_counter() - start, "cells": n_cells}
+    return {"seconds": time.perf_counter() - start_time, "cells": n_cells}
 
 
 def peak_mb() -> float:

@@ -159,8 +159,8 @@ def synthetic(
     sources = _Sources(baseline, effects, members)
 
     blocks = []
-    for stream, start in enumerate(range(0, n_obs, _CELLS_PER_STREAM)):
-        cells = slice(start, start + _CELLS_PER_STREAM)
+    for stream, first_cell in enumerate(range(0, n_obs, _CELLS_PER_STREAM)):
+        cells = slice(first_cell, first_cell + _CELLS_PER_STREAM)
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1, stream)))
         blocks.append(
             sources.draw(

@@ -42,7 +42,7 @@ def one_run(splits: list[Split], method: str, seed: int) -> dict[str, Any]:
     predicted = []
     probability = []
     covered = []
-    start = time.perf_counter()
+    start_time = time.perf_counter()
     for reference, query in splits:
         probabilities = quietly(METHODS[method][1], reference, query, seed)
         probabilities.columns = probabilities.columns.astype(str)
@@ -54,7 +54,7 @@ def one_run(splits: list[Split], method: str, seed: int) -> dict[str, Any]:
         covered.append(
             {level: _contains(sets, labels) for level, sets in label_sets.items()}
         )
-    seconds = time.perf_counter() - start
+    seconds = time.perf_counter() - start_time
     # There are no sets for a coverage that a reference has too few cells for.
     levels = [level for level in covered[0] if all(level in sets for sets in covered)]
     return {

@@ -267,9 +267,9 @@ def one_run(
             reference = reference[(reference.obs[LABEL] != without).to_numpy()].copy()
         gene_sets = random_gene_sets(reference) if pair.startswith("worm") else "gobp"
         model = train_default(reference, seed, gene_sets=gene_sets)
-        start = time.process_time()
+        start_time = time.process_time()
         adapted = model.adapt(query, enable_progress_bar=False)
-        seconds += time.process_time() - start
+        seconds += time.process_time() - start_time
         n_rounds.append(adapted.training_.adaptation.n_rounds)
         truth.append(query.obs[LABEL].astype(str).to_numpy())
         labels = np.array(model.labels)
@@ -371,29 +371,29 @@ def _rows(runs: list[dict[str, Any]], *, within: bool) -> list[list[str]]:
         of_pair = [run for run in runs if run["pair"] == name]
         if pair.within is not within or not of_pair:
             continue
-        before = _metrics(of_pair, "sum before")
-        after = _metrics(of_pair, "sum after")
-        points = 100 * (after - before)
+        model_metrics = _metrics(of_pair, "sum before")
+        adapted_metrics = _metrics(of_pair, "sum after")
+        points = 100 * (adapted_metrics - model_metrics)
         rows.append(
             [
                 pair.title,
-                _format(before.mean(0)),
-                _format(after.mean(0)),
+                _format(model_metrics.mean(0)),
+                _format(adapted_metrics.mean(0)),
                 f"{points[:, 0].mean():+.1f} / {points[:, 1].mean():+.1f}",
                 f"{points[:, 0].min():+.1f}",
                 f"{np.mean([run['n_rounds'] for run in of_pair]):.1f}",
                 f"{np.mean([run['seconds'] for run in of_pair]):.1f}",
             ]
         )
-        pair_means.append([before.mean(0), after.mean(0)])
+        pair_means.append([model_metrics.mean(0), adapted_metrics.mean(0)])
     if rows:
-        before, after = np.mean(pair_means, axis=0)
-        points = 100 * (after - before)
+        model_metrics, adapted_metrics = np.mean(pair_means, axis=0)
+        points = 100 * (adapted_metrics - model_metrics)
         rows.append(
             [
                 f"*mean {'within one batch' if within else 'across batches'}*",
-                _format(before),
-                _format(after),
+                _format(model_metrics),
+                _format(adapted_metrics),
                 f"{points[0]:+.1f} / {points[1]:+.1f}",
                 "",
                 "",

@@ -84,14 +84,14 @@ def one_run(
         torch.set_num_threads(1)
         scvi.settings.seed = seed
         model = tosica.TOSICA(reference)
-        start = process_time()
+        start_time = process_time()
         model.train(
             max_epochs=settings["max_epochs"],
             batch_size=settings["batch_size"],
             accelerator="cpu",
             enable_progress_bar=False,
         )
-        run[f"{name}, CPU seconds"] = process_time() - start
+        run[f"{name}, CPU seconds"] = process_time() - start_time
         queries = {name: query[next(iter(modalities))]}
         if name == "joint":
             queries = {

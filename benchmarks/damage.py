@@ -115,20 +115,20 @@ def damage(content: bytes, rng: np.random.Generator) -> bytes:
             damage(gzip.decompress(content), rng), compresslevel=1, mtime=0
         )
     for _ in range(rng.integers(1, 4)):
-        start = int(rng.integers(len(content) + 1))
-        stop = start + int(rng.choice([1, 4, 100, 4096]))
-        head = content[:start]
-        middle = content[start:stop]
-        tail = content[stop:]
+        begin = int(rng.integers(len(content) + 1))
+        end = begin + int(rng.choice([1, 4, 100, 4096]))
+        head = content[:begin]
+        middle = content[begin:end]
+        tail = content[end:]
         number = int(rng.choice([-1, 2**31 - 1, 10**6])).to_bytes(4, "big", signed=True)
         content = [
             head,
             head + tail,
             head + middle + middle + tail,
             head + rng.bytes(len(middle)) + tail,
-            head + rng.bytes(stop - start) + middle + tail,
+            head + rng.bytes(end - begin) + middle + tail,
             head + bytes(len(middle)) + tail,
-            head + number + content[start + 4 :],
+            head + number + content[begin + 4 :],
         ][rng.integers(7)]
     return content
 
@@ -155,7 +155,7 @@ def damage_member(path: Path, rng: np.random.Generator) -> None:
 # --------------------------------------------------------------------------- outcomes
 
 
-def outcome_in_child(read: Callable[[Path], Any], path: Path) -> str:
+def outcome_in_child(reader: Callable[[Path], Any], path: Path) -> str:
     """Read a file in a process with limits, and name what happened."""
     receiving, sending = os.pipe()
     child = os.fork()
@@ -168,7 +168,7 @@ def outcome_in_child(read: Callable[[Path], Any], path: Path) -> str:
             silent = os.open(os.devnull, os.O_WRONLY)
             os.dup2(silent, 1)
             os.dup2(silent, 2)
-            os.write(sending, outcome(read, path).encode())
+            os.write(sending, outcome(reader, path).encode())
         finally:
             os._exit(0)
     os.close(sending)
@@ -181,12 +181,12 @@ def outcome_in_child(read: Callable[[Path], Any], path: Path) -> str:
     return "hang" if ended_by in (signal.SIGXCPU, signal.SIGKILL) else "crash"
 
 
-def outcome(read: Callable[[Path], Any], path: Path) -> str:
+def outcome(reader: Callable[[Path], Any], path: Path) -> str:
     """Name what a reader does: read, refused in a sentence, or anything worse."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            read(path)
+            reader(path)
     except MemoryError:
         return "memory"
     except USER_ERRORS as error:
@@ -204,7 +204,7 @@ def mutants(
 ) -> Iterator[tuple[str, str]]:
     """Damage each file ``n`` times; yield its name and the outcome of its reader."""
     rng = np.random.default_rng(seed)
-    for name, read in readers.items():
+    for name, reader in readers.items():
         for _ in range(n):
             with TemporaryDirectory() as temporary:
                 # The folder's other files are copied undamaged.
@@ -215,7 +215,7 @@ def mutants(
                     damage_member(path, rng)
                 else:
                     path.write_bytes(damage(path.read_bytes(), rng))
-                yield name, outcome_in_child(read, path)
+                yield name, outcome_in_child(reader, path)
 
 
 # --------------------------------------------------------------------------- kills
@@ -230,9 +230,9 @@ def kills(n: int, seed: int) -> Iterator[str]:
     with TemporaryDirectory() as temporary:
         folder = Path(temporary) / "model"
         old.save(folder, save_anndata=True)
-        start = time.perf_counter()
+        start_time = time.perf_counter()
         new.save(folder, save_anndata=True, overwrite=True)
-        seconds = time.perf_counter() - start
+        seconds = time.perf_counter() - start_time
         for _ in range(n):
             old.save(folder, save_anndata=True, overwrite=True)
             child = os.fork()

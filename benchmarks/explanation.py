@@ -282,12 +282,12 @@ def _sets_by_label(gene_sets: pd.DataFrame) -> Explained:
     return {str(label): set(names) for label, names in by_label}
 
 
-def jaccard(first: Explained, second: Explained) -> float:
+def jaccard(left: Explained, right: Explained) -> float:
     """Mean Jaccard index over the labels for which either has any."""
     indices = []
-    for label in {**first, **second}:
-        a = first.get(label, set())
-        b = second.get(label, set())
+    for label in {**left, **right}:
+        a = left.get(label, set())
+        b = right.get(label, set())
         indices.append(len(a & b) / len(a | b))
     return float(np.mean(indices))
 
@@ -309,9 +309,9 @@ def deletion(model: tosica.TOSICA, cells: AnnData) -> dict[str, Any]:
     """Areas under the curves of deletion and insertion, and time and error of the explanation."""
     seconds = []
     for is_detailed in (False, True):
-        start = time.process_time()
+        start_time = time.process_time()
         tosica.tl.attribute(cells, model, cells=is_detailed, genes=is_detailed)
-        seconds.append(time.process_time() - start)
+        seconds.append(time.process_time() - start_time)
     tosica.tl.faithfulness(cells, model)
     areas = cells.uns["faithfulness"]["area"]
     columns = ["change", "order", "area", "better_than_random"]
@@ -333,37 +333,37 @@ def leading(cells: AnnData) -> list[dict[str, Any]]:
     return rows
 
 
-def measure(part: str, data: Path, n_seeds: int) -> dict[str, Any]:
+def measure(section: str, data: Path, n_seeds: int) -> dict[str, Any]:
     """Measure one part on each of its data sets."""
-    if part == "planted":
+    if section == "planted":
         return {"planted": [planted(seed) for seed in range(N_PLANTED)]}
     results = {}
-    for name in OF_PART[part]:
-        results[name] = measure_on(part, name, data, n_seeds)
-        print(part, name, results[name], flush=True)
+    for name in OF_PART[section]:
+        results[name] = measure_on(section, name, data, n_seeds)
+        print(section, name, results[name], flush=True)
     return results
 
 
-def measure_on(part: str, name: str, data: Path, n_seeds: int) -> Any:
+def measure_on(section: str, name: str, data: Path, n_seeds: int) -> Any:
     """Measure one part on one data set."""
     adata = read_cells(name, data)
-    if part == "markers":
+    if section == "markers":
         return [row for seed in range(n_seeds) for row in markers(adata, seed)]
-    if part == "halves":
+    if section == "halves":
         runs = []
         for seed in range(n_seeds):
             models = [trained(name, data, seed, half) for half in (0, 1)]
             runs += agreement([explain(model, cells) for model, cells in models])
         return runs
-    if part == "seeds":
+    if section == "seeds":
         models = [trained(name, data, seed) for seed in range(n_seeds)]
         return agreement([explain(model, cells) for model, cells in models])
-    if part == "deletion":
+    if section == "deletion":
         model, _ = trained(name, data, 0, 0)
         return deletion(model, explain(model, halves(adata, 0).query))
     model, _ = trained(name, data, 0)
     cells = explain(model, adata)
-    return permuted(model, cells) if part == "permuted" else leading(cells)
+    return permuted(model, cells) if section == "permuted" else leading(cells)
 
 
 # --------------------------------------------------------------------------- the page
@@ -385,9 +385,11 @@ def mean_and_range(values: list[float]) -> str:
 
 def report(result: dict[str, Any]) -> str:
     """Section of the page."""
-    parts = result["parts"]
-    ranks = [row["rank"] for row in parts["planted"]["planted"]]
-    measured = ", ".join(f"{part} on {day}" for part, day in result["measured"].items())
+    sections = result["parts"]
+    ranks = [row["rank"] for row in sections["planted"]["planted"]]
+    measured = ", ".join(
+        f"{section} on {day}" for section, day in result["measured"].items()
+    )
     lines = [
         "# Explanation",
         "",
@@ -402,11 +404,11 @@ def report(result: dict[str, Any]) -> str:
         "One of 30 random sets of 20 genes has four times the expression in one of two simulated classes.",
         f"It is the first gene set of that class in {sum(rank == 1 for rank in ranks)} of {len(ranks)} models.",
         "",
-        *_marker_lines(parts["markers"]),
-        *_chance_lines(parts["permuted"]),
-        *_stability_lines(parts),
-        *_deletion_lines(parts["deletion"]),
-        *_leading_lines(parts["first"]),
+        *_marker_lines(sections["markers"]),
+        *_chance_lines(sections["permuted"]),
+        *_stability_lines(sections),
+        *_deletion_lines(sections["deletion"]),
+        *_leading_lines(sections["first"]),
         f"Measured: {measured}.",
         "",
         *version_lines(result),
@@ -455,11 +457,11 @@ def _chance_lines(results: dict[str, dict[str, Any]]) -> list[str]:
     ]
 
 
-def _stability_lines(parts: dict[str, Any]) -> list[str]:
+def _stability_lines(sections: dict[str, Any]) -> list[str]:
     titles = {"halves": "two halves of the cells", "seeds": "two seeds"}
     rows = []
-    for part, title in titles.items():
-        for name, runs in parts[part].items():
+    for section, title in titles.items():
+        for name, runs in sections[section].items():
             row = [title, DATASETS[name][0], len(runs)]
             row += [mean_and_range([run[key] for run in runs]) for key in AGREEING]
             rows.append(row)
@@ -579,10 +581,10 @@ def main(arguments: list[str] | None = None) -> None:
     result = {"parts": {}, "measured": {}}
     if path.exists():
         result = json.loads(path.read_text())
-    for part in options.only:
-        result["parts"][part] = measure(part, options.data, options.seeds)
+    for section in options.only:
+        result["parts"][section] = measure(section, options.data, options.seeds)
         result["versions"] = versions()
-        result["measured"][part] = str(date.today())
+        result["measured"][section] = str(date.today())
         options.out.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(result, indent=1) + "\n")
     if set(all_parts) <= set(result["parts"]):

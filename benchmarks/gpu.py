@@ -42,10 +42,10 @@ N_PRODUCTS = 20
 def seconds(do: Callable[[], Any], device: torch.device) -> float:
     """Time a call until the device has done all work of it."""
     synchronize(device)
-    start = time.perf_counter()
+    start_time = time.perf_counter()
     do()
     synchronize(device)
-    return time.perf_counter() - start
+    return time.perf_counter() - start_time
 
 
 def synchronize(device: torch.device) -> None:

@@ -197,9 +197,9 @@ def report(result: dict[str, Any]) -> str:
 
 def time_first_label() -> float:
     """Seconds for reading the ontology and mapping one label, before it was read."""
-    start = perf_counter()
+    start_time = perf_counter()
     tosica.onto.map_labels(with_labels(["T cells"]), "label")
-    return perf_counter() - start
+    return perf_counter() - start_time
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -105,7 +105,7 @@ def _annotate_with_kills(folder: Path, n_cells: int, seconds: float) -> dict[str
     command = [sys.executable, "-c", script, *map(str, arguments)]
     rng = random.Random(0)
     moments = []
-    start = time.perf_counter()
+    start_time = time.perf_counter()
     for _ in range(_N_KILLS):
         # Finished work shortens the next call, so that most moments are in its midst.
         moment = rng.uniform(0.02, 2 / _N_KILLS) * seconds
@@ -120,7 +120,7 @@ def _annotate_with_kills(folder: Path, n_cells: int, seconds: float) -> dict[str
         break
     if not output.exists():
         subprocess.run(command, check=True)
-    return {"moments": moments, "seconds": time.perf_counter() - start}
+    return {"moments": moments, "seconds": time.perf_counter() - start_time}
 
 
 def same_files(folder: Path, reference: Path) -> bool:

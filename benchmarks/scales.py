@@ -291,16 +291,16 @@ def report(result: dict[str, Any]) -> str:
     scales_of: dict[tuple[str, ...], list[str]] = {}
     for name in TRANSFORMS:
         reactions = []
-        for part, column in columns.items():
+        for side, column in columns.items():
             for genes in ("all", "fewer"):
-                is_group = (runs["part"] == part) & (runs[column] == name)
+                is_group = (runs["part"] == side) & (runs[column] == name)
                 group = runs[is_group & (runs["genes"] == genes)]
                 reactions.append(_reactions(group["did"]))
         scales_of.setdefault(tuple(reactions), []).append(name)
     rows = [["; ".join(names), *reactions] for reactions, names in scales_of.items()]
     head = ["scale"]
-    for part in columns:
-        head += [f"{part}, all genes", f"{part}, fewer genes"]
+    for side in columns:
+        head += [f"{side}, all genes", f"{side}, fewer genes"]
     is_read = (runs["part"] == "queries") & runs["accuracy"].notna()
     ranges = []
     for (data, genes), group in runs[is_read].groupby(["data", "genes"], sort=False):
@@ -355,9 +355,9 @@ def main(arguments: list[str] | None = None) -> None:
     }
     for data, seed in product(options.names, range(options.seeds)):
         adata = DATA[data][1](options.data)
-        for part, run in (("queries", queries), ("references", references)):
+        for side, run in (("queries", queries), ("references", references)):
             for row in run(data, adata, seed, options.epochs):
-                result["runs"].append({"data": data, "part": part, "seed": seed, **row})
+                result["runs"].append({"data": data, "part": side, "seed": seed, **row})
     write(options.out, "scales", result, report(result))
 
 

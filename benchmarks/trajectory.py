@@ -126,12 +126,12 @@ def one_run(adata: AnnData, task: str, seed: int, half: int) -> list[dict[str, A
     query = adata[test].copy()
     stage = all_stages[test]
     reference.obs["stage"] = reference.obs["stage"].cat.remove_unused_categories()
-    start = process_time()
+    start_time = process_time()
     model = train_default(reference, seed, labels_key="stage")
     model.annotate(query)
     # The same label in all cells, so that their contributions are comparable.
     tosica.tl.attribute(query, model, target=STAGES[-1], cells=True)
-    seconds = process_time() - start
+    seconds = process_time() - start_time
     orders = {
         "attention": pseudotime(query.obsm["X_tosica"], stage),
         "contributions": pseudotime(query.obsm["X_tosica_attribution"], stage),
