@@ -151,6 +151,7 @@ UNTYPED = {
     "tl/_attribute.py:__init__(adata)",
     "data/_matrix.py:__getitem__(cells)",
     "_obs.py:one_column(obs)",
+    "ondisk/_parts.py:_write_columns(obs)",
 }
 
 

@@ -101,9 +101,9 @@ class CenteredLogRatio(Normalization):
         """Take the centred log-ratio of a block; the result is dense."""
         dense = counts.toarray() if sp.issparse(counts) else counts
         logs = np.log1p(dense.astype(_precision(counts)))
-        centred = logs if columns is None else logs[:, columns]
+        centered = logs if columns is None else logs[:, columns]
         # In double precision, so that the order of the antibodies does not change the result.
-        means = centred.mean(1, dtype=np.float64, keepdims=True)
+        means = centered.mean(1, dtype=np.float64, keepdims=True)
         return (logs - means).astype(logs.dtype)
 
     def normalize(self, counts: Tensor) -> Tensor:

@@ -444,7 +444,7 @@ def _describe_training(training: TrainingResult) -> dict[str, Any]:
 
 
 def _restore_novelty(saved: dict[str, Any]) -> NoveltyStatistics:
-    """Make statistics of novelty, of which earlier versions kept more, and named two otherwise."""
+    """Make statistics of novelty; earlier versions saved more, and named two otherwise."""
     arrays = {name: np.asarray(values) for name, values in saved.items()}
     for old_name, name in (
         ("cells", "reference_scores"),
