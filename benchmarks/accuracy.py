@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.accuracy FOLDER`` from the repository's root, with the files named in
 ``_accuracy_tasks.py`` in that folder and ``benchmarks/requirements.txt`` installed, writes
-``accuracy.json`` and the page in ``docs/benchmarks``; with ``--unseen``, on other tasks and with
+``accuracy.json``; with ``--unseen``, on other tasks and with
 other seeds, ``accuracy_unseen.json``. An interrupted run continues where it stopped; ``--again
 METHOD`` repeats a method.
 """

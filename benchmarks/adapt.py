@@ -1,7 +1,7 @@
 """Measure what a model learns from a query without labels, and what becomes of types that its reference lacks.
 
 ``python -m benchmarks.adapt FOLDER`` from the repository's root, with the files that the functions below name in that
-folder, writes ``adapt.json`` and its page. An interrupted run continues where it stopped.
+folder, writes ``adapt.json``. An interrupted run continues where it stopped.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.batches FOLDER`` from the repository's root, with the files named in
 ``_accuracy_tasks.py`` in that folder and ``benchmarks/requirements.txt`` installed, writes
-``batches.json`` and its page. An interrupted run continues where it
+``batches.json``. An interrupted run continues where it
 stopped; ``--again METHOD`` repeats a method.
 """
 

@@ -1,7 +1,7 @@
 """Accuracy of a model of RNA and antibodies, with both modalities and with one.
 
 ``python -m benchmarks.cite_seq PATH.h5mu`` from the repository's root writes
-``cite_seq.json`` and its page. For each split, half of the cells of each
+``cite_seq.json``. For each split, half of the cells of each
 label are the reference and the other half the query. Results are written after every run, and an
 interrupted benchmark continues where it stopped if the settings are the same.
 """

@@ -1,7 +1,7 @@
 """Are confident answers right, and how deep in the tree are they?
 
 ``python -m benchmarks.confident FOLDER`` from the repository's root, with the files of
-``_accuracy_tasks.py`` in that folder, writes ``confident.json`` and its page.
+``_accuracy_tasks.py`` in that folder, writes ``confident.json``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Effect of missing genes on labels, with and without imputation.
 
 ``python -m benchmarks.missing_genes FOLDER`` from the repository's root, with the files of
-``_accuracy_tasks.py`` in that folder, writes ``missing_genes.json`` and
-its page. A model with defaults annotates the query with all genes, without random
+``_accuracy_tasks.py`` in that folder, writes ``missing_genes.json``.
+A model with defaults annotates the query with all genes, without random
 genes (which the linear branch imputes), and with zeros for these genes (as if not expressed).
 """
 

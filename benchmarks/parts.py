@@ -1,7 +1,7 @@
 """Measure the parts of the model: the network, the linear branch, and their sum, from the same trainings.
 
 ``python -m benchmarks.parts FOLDER`` from the repository's root, with the files of
-``_accuracy_tasks.py`` in that folder, writes ``parts.json`` and its page. An interrupted run
+``_accuracy_tasks.py`` in that folder, writes ``parts.json``. An interrupted run
 continues where it stopped.
 """
 

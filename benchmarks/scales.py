@@ -1,7 +1,7 @@
 """Expression on other scales: what tosica says of it, and what becomes of labels and label sets.
 
 ``python -m benchmarks.scales FOLDER`` from the repository's root, with the files of
-``_accuracy_tasks.py`` in that folder, writes ``scales.json`` and its page. The
+``_accuracy_tasks.py`` in that folder, writes ``scales.json``. The
 same cells are given to a model, as counts and in every way in which they are found in files: with
 all genes, and with fewer genes after they were transformed. So is a reference.
 """

@@ -1,7 +1,7 @@
 """How long do training, annotation and explanation take, beside an earlier commit?
 
 ``python -m benchmarks.speed FOLDER --beside COMMIT`` from the repository's root, with the files named below in
-that folder, writes ``speed.json`` and its page. Each measurement is a process of its own with one thread; its
+that folder, writes ``speed.json``. Each measurement is a process of its own with one thread; its
 processor time does not depend on what else the machine does, or little.
 """
 

@@ -1,7 +1,7 @@
 """Order of dendritic cell progenitors by pseudotime, beside the stages that they were sorted into.
 
 ``python -m benchmarks.trajectory`` from the repository's root writes
-``trajectory.json`` and its page. ``tosica.datasets.dc_progenitors`` reads
+``trajectory.json``. ``tosica.datasets.dc_progenitors`` reads
 the cells from the folder in ``TOSICA_DATA``, or downloads them. An interrupted run continues where
 it stopped.
 """
