@@ -71,7 +71,7 @@ def read_source(
 )
 def join(
     collections: Mapping[str, _GeneSets] | Iterable[str | os.PathLike[str]],
-) -> JoinedGeneSets:
+) -> dict[str, list[str]]:
     """Combine several collections of gene sets, with a prefix before the name of each set.
 
     Parameters
@@ -106,6 +106,13 @@ def join(
     >>> len(joined), joined["mine: T cell"]
     (5835, ['CD3D', 'CD3E'])
     """
+    return join_sources(collections)
+
+
+def join_sources(
+    collections: Mapping[str, _GeneSets] | Iterable[str | os.PathLike[str]],
+) -> JoinedGeneSets:
+    """Join gene sets as :func:`join` does, and return the source of each set, too."""
     if isinstance(collections, Mapping):
         sources = list(collections.items())
     else:

@@ -11,9 +11,8 @@ import pandas as pd
 
 from tosica._settings import logger
 from tosica._text import describe_value, format_thousands
-from tosica.gs import join
 from tosica.gs._gene_sets import GeneSets
-from tosica.gs._join import JoinedGeneSets, Source, read_source
+from tosica.gs._join import JoinedGeneSets, Source, join_sources, read_source
 
 _Sources: TypeAlias = list[str | os.PathLike[str]] | tuple[str | os.PathLike[str], ...]
 GeneSetsLike: TypeAlias = (
@@ -44,7 +43,7 @@ def read_gene_sets(gene_sets: GeneSetsLike) -> list[GeneSets]:
         source, genes_of = read_source(gene_sets)
         by_source = [_from_dict(genes_of, source)]
     elif _are_sources(gene_sets):
-        by_source = _from_joined(join(gene_sets))
+        by_source = _from_joined(join_sources(gene_sets))
     else:
         raise TypeError(
             "gene_sets must be a collection's name, a path of a GMT file, a dict of lists, a table with 'source' and "
