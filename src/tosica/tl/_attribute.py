@@ -194,69 +194,86 @@ def attribute(
         raise TypeError(
             "genes=True writes to adata.layers, which a MuData does not have: leave it out."
         )
-    (ANNDATA if model.modalities[0].name is None else ANY_CELLS).check("adata", adata)
+    is_of_anndata = model.modalities[0].name is None
+    (ANNDATA if is_of_anndata else ANY_CELLS).check("adata", adata)
     check_annotated_by(adata, model, key, mudata=True)
-    groupby = groupby or f"{key}_prediction"
-    groups = _Groups(adata, model, groupby, target, key)
-    source = _Source(model, adata, baseline, layer, use_raw, n_steps, groups.labels)
-    rows = (
-        np.arange(adata.n_obs)
-        if cells or genes
-        else groups.draw(n_cells, np.random.default_rng(seed))
+    groups = _Groups(adata, model, groupby or f"{key}_prediction", target, key)
+    explainer = _Explainer(
+        model, adata, groups.label_shares, baseline, n_steps, layer, use_raw
     )
-    of_sets = (
-        np.empty((adata.n_obs, source.members.shape[1]), np.float32) if cells else None
-    )
-    of_genes = np.empty((adata.n_obs, len(source.genes)), np.float32) if genes else None
-    sums = _Sums(source, groups)
-    for part, found in source.iter_contributions(rows, groups.targets):
-        sums.add_cells(rows[part], found)
-        if of_sets is not None:
-            of_sets[part] = found.genes @ source.members
-        if of_genes is not None:
-            of_genes[part] = found.genes
-    sums.add_linear_means()
+    rows = np.arange(adata.n_obs)
+    if not (cells or genes):
+        rows = groups.draw_cells(n_cells, np.random.default_rng(seed))
+    by_gene_set = None
+    by_gene = None
+    if cells:
+        n_gene_sets = explainer.members.shape[1]
+        by_gene_set = np.empty((adata.n_obs, n_gene_sets), np.float32)
+    if genes:
+        by_gene = np.empty((adata.n_obs, len(explainer.gene_names)), np.float32)
+    means = _GroupMeans(explainer, groups)
+    for positions, contributions in explainer.iter_contributions(rows, groups.targets):
+        means.add_cells(positions, contributions)
+        if by_gene_set is not None:
+            by_gene_set[positions] = contributions.genes @ explainer.members
+        if by_gene is not None:
+            by_gene[positions] = contributions.genes
+    means.add_linear_part()
     record = {
-        **sums.tables(),
+        **means.tables(),
         "model": model.fingerprint,
-        "gene_sets": source.set_names,
+        "gene_sets": explainer.set_names,
         "groups": np.array(groups.names, dtype=object),
-        "groupby": groupby,
+        "groupby": groupby or f"{key}_prediction",
         "target": target or "own label",
         "baseline": baseline,
-        "n_steps": max(source.n_steps_used),
+        "n_steps": max(explainer.n_steps_used),
     }
-    error = record["completeness_error"]
-    if error > LIMITS.attribution_error:
+    if record["completeness_error"] > LIMITS.attribution_error:
         warn_user(
-            f"Contributions miss the difference of the scores by {error:.1%} on average: pass a "
-            f"larger n_steps than {record['n_steps']}."
+            f"Contributions miss the difference of the scores by "
+            f"{record['completeness_error']:.1%} on average: pass a larger n_steps "
+            f"than {record['n_steps']}."
         )
     result = adata.copy() if copy else adata
-    key_added = key_added or f"{key}_attribution"
-    result.uns[key_added] = record
-    written = f".uns[{key_added!r}]"
-    if of_sets is not None:
-        result.obsm[f"X_{key_added}"] = of_sets
-        written += f" and .obsm['X_{key_added}']"
-    if of_genes is not None:
-        wanted = pd.Index(np.asarray(model.get_var_names()))
-        indexer = find_genes(
-            adata.var_names, wanted, lambda: load_table(adata.var)
-        ).indexer
-        result.layers[key_added] = np.where(indexer >= 0, of_genes[:, indexer], 0)
-        written += f" and .layers[{key_added!r}]"
-    logger.info(
-        "attribute: %d groups, error %.2g %%; added %s",
-        len(groups.names),
-        100 * error,
-        written,
+    _write(
+        result, key_added or f"{key}_attribution", record, by_gene_set, by_gene, model
     )
     return result if copy else None
 
 
+def _write(
+    adata: AnnData | MuData,
+    key: str,
+    record: dict[str, Any],
+    by_gene_set: NDArray[np.float32] | None,
+    by_gene: NDArray[np.float32] | None,
+    model: TOSICA,
+) -> None:
+    """Write the record and the contributions of cells, and say so in the log."""
+    adata.uns[key] = record
+    keys = f".uns[{key!r}]"
+    if by_gene_set is not None:
+        adata.obsm[f"X_{key}"] = by_gene_set
+        keys += f" and .obsm['X_{key}']"
+    if by_gene is not None:
+        indexer = find_genes(
+            adata.var_names,
+            pd.Index(np.asarray(model.get_var_names())),
+            lambda: load_table(adata.var),
+        ).indexer
+        adata.layers[key] = np.where(indexer >= 0, by_gene[:, indexer], 0)
+        keys += f" and .layers[{key!r}]"
+    logger.info(
+        "attribute: %d groups, error %.2g %%; added %s",
+        len(record["groups"]),
+        100 * record["completeness_error"],
+        keys,
+    )
+
+
 class Contributions(NamedTuple):
-    """What genes add to the scores of some cells.
+    """Contributions of the genes to the scores of some cells.
 
     ``genes`` is ``(n_cells, n_genes)``, ``network`` the network's part of it. ``difference`` is the
     score of the cell less that of the baseline, ``(n_cells,)``, and ``network_difference`` the
@@ -268,123 +285,164 @@ class Contributions(NamedTuple):
     difference: NDArray[np.float32]
     network_difference: NDArray[np.float32]
 
+    @property
+    def error(self) -> NDArray[np.float64]:
+        """Absolute error of the integral, ``(n_cells,)``."""
+        return np.abs(self.genes.sum(1, dtype=np.float64) - self.difference)
+
 
 class _Groups:
-    """Groups of cells to explain: ``codes`` is -1 for cells in none.
+    """Groups of cells to explain.
 
-    ``targets`` is the label or group of labels to explain in each cell, -1 where it has none.
-    ``labels`` is the share of each label in what can be explained, ``(n_targets, n_labels)``.
+    Attributes
+    ----------
+    names, n_cells
+        Name of each group, and its number of cells.
+    codes
+        Group of each cell, -1 for cells in none.
+    targets
+        Label or group of labels to explain in each cell, -1 where it has none.
+    label_shares
+        Share of each label in each possible target, ``(n_targets, n_labels)``.
     """
 
     def __init__(
-        self, adata: Any, model: TOSICA, groupby: str, target: str | None, key: str
+        self,
+        adata: AnnData | MuData,
+        model: TOSICA,
+        groupby: str,
+        target: str | None,
+        key: str,
     ) -> None:
-        groups, above = read_groups(adata, groupby), model._hierarchy
-        labels = above.names if above else list(model.labels)
-        members = above.members if above else np.eye(len(labels))
+        groups = read_groups(adata, groupby)
+        hierarchy = model._hierarchy
+        if hierarchy is None:
+            target_names = list(model.labels)
+            members = np.eye(len(target_names))
+        else:
+            target_names = hierarchy.names
+            members = hierarchy.members
+        self.label_shares: NDArray[np.float32] = (
+            members / members.sum(1, keepdims=True)
+        ).astype(np.float32)
         if target is None:
             column = groupby if groupby == f"{key}_confident" else f"{key}_prediction"
-            own = read_groups(adata, column)
-            unknown = [
-                name
-                for name in own.categories
-                if name != UNKNOWN and name not in labels
-            ]
-            if unknown:
-                raise ValueError(
-                    f"adata.obs[{column!r}] holds {unknown[0]!r}, which is no label of the model: annotate again."
-                )
-            code_of = np.array(
-                [labels.index(c) if c != UNKNOWN else -1 for c in own.categories],
-                dtype=np.int64,
-            )
-            targets = code_of[own.codes]
-        elif target not in labels:
-            raise ValueError(
-                f"target {target!r} is no label{only_known(target, labels)}"
-            )
+            self.targets = _own_targets(adata, column, target_names)
+        elif target in target_names:
+            self.targets = np.full(adata.n_obs, target_names.index(target))
         else:
-            targets = np.full(adata.n_obs, labels.index(target))
-        names = [str(name) for name in groups.categories]
-        is_explained = (targets >= 0) & np.array([name != UNKNOWN for name in names])[
-            groups.codes
-        ]
+            raise ValueError(
+                f"target {target!r} is no label{only_known(target, target_names)}"
+            )
+        is_named = np.asarray(groups.categories != UNKNOWN)
+        is_explained = (self.targets >= 0) & is_named[groups.codes]
         if not is_explained.any():
             raise ValueError(
                 f"No cell has a label to explain: all are {UNKNOWN!r}; name a target."
             )
-        kept, codes = np.unique(groups.codes[is_explained], return_inverse=True)
-        self.names, self.n_cells = (
-            [names[i] for i in kept],
-            np.bincount(codes, minlength=len(kept)),
-        )
+        occurring, codes = np.unique(groups.codes[is_explained], return_inverse=True)
+        self.names = list(groups.categories[occurring])
+        self.n_cells = np.bincount(codes, minlength=len(occurring))
         self.codes = np.full(adata.n_obs, -1, dtype=np.int64)
         self.codes[is_explained] = codes
-        self.targets: NDArray[np.int64] = targets
-        self.labels: NDArray[np.float32] = (
-            members / members.sum(1, keepdims=True)
-        ).astype(np.float32)
 
-    def draw(self, most: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Draw up to ``most`` cells of each group, in ascending order."""
-        drawn = [
-            rng.permutation(np.flatnonzero(self.codes == code))[:most]
-            for code in range(len(self.names))
-        ]
-        return np.sort(np.concatenate(drawn))
+    def draw_cells(
+        self, n_per_group: int, rng: np.random.Generator
+    ) -> NDArray[np.int64]:
+        """Draw up to ``n_per_group`` cells of each group, in ascending order."""
+        rows = []
+        for code in range(len(self.names)):
+            cells = np.flatnonzero(self.codes == code)
+            rows.append(rng.permutation(cells)[:n_per_group])
+        return np.sort(np.concatenate(rows))
 
 
-class _Source:
-    """Cells as the model reads them, the baseline, and how many points the integral needs."""
+def _own_targets(
+    adata: AnnData | MuData, column: str, target_names: list[str]
+) -> NDArray[np.int64]:
+    """Position of each cell's own label among the targets, -1 for "Unknown"."""
+    predicted = read_groups(adata, column)
+    codes = []
+    for label in predicted.categories:
+        if label == UNKNOWN:
+            codes.append(-1)
+        elif label in target_names:
+            codes.append(target_names.index(label))
+        else:
+            raise ValueError(
+                f"adata.obs[{column!r}] holds {label!r}, which is no label of the model: annotate again."
+            )
+    return np.array(codes, dtype=np.int64)[predicted.codes]
+
+
+class _Explainer:
+    """Computes contributions of cells, compared with a baseline.
+
+    Attributes
+    ----------
+    label_shares
+        Share of each label in each possible target, ``(n_targets, n_labels)``.
+    baseline
+        Expression that cells are compared with, ``(1, n_genes)``.
+    n_steps_used
+        Numbers of points that the integral took.
+    gene_names, set_names, members
+        Genes and gene sets of the model, and which gene is in which set.
+    """
 
     def __init__(
         self,
         model: TOSICA,
-        adata: Any,
+        adata: AnnData | MuData,
+        label_shares: NDArray[np.float32],
         baseline: Baseline,
+        n_steps: int | None,
         layer: Any,
         use_raw: bool,
-        n_steps: int | None,
-        labels: NDArray[np.float32],
-    ):
-        self.model, self.module, self.adata = model, model.module, adata
-        self.labels = torch.from_numpy(labels).to(self.module.device)
-        self._read = {"layer": layer, "use_raw": use_raw}
-        self.n_steps, self.n_steps_used = n_steps, {n_steps or _N_STEPS}
-        self._points = (
-            _POINTS_CPU if self.module.device.type == "cpu" else _POINTS_ACCELERATOR
-        )
+    ) -> None:
+        self.model = model
+        self.module = model.module
+        self.adata = adata
+        self.label_shares = torch.from_numpy(label_shares).to(self.module.device)
+        self.n_steps_used = {n_steps or _N_STEPS}
+        self._n_steps = n_steps
+        self._matrix = {"layer": layer, "use_raw": use_raw}
+        on_cpu = self.module.device.type == "cpu"
+        self._max_points = _POINTS_CPU if on_cpu else _POINTS_ACCELERATOR
         self._of_query = baseline == "mean"
-        self.baseline = self._baseline()
-        named = [modality.gene_sets() for modality in model.modalities]
-        self.set_names = np.array(
-            [name for names, _ in named for name in names], dtype=object
-        )
-        self.members = sp.csc_matrix(
-            sp.block_diag([members for _, members in named], format="csc")
-        )
-        self.genes = model.tokens.var_names
+        self.baseline = self._query_mean() if self._of_query else self._reference_mean()
+        self.gene_names = model.tokens.var_names
+        set_names = []
+        members = []
+        for modality in model.modalities:
+            names_of_modality, members_of_modality = modality.gene_sets()
+            set_names.extend(names_of_modality)
+            members.append(members_of_modality)
+        self.set_names = np.array(set_names, dtype=object)
+        self.members = sp.csc_matrix(sp.block_diag(members, format="csc"))
 
     def minibatches(
         self, rows: NDArray[np.integer] | None = None, size: int | None = None
     ) -> Iterator[Minibatch]:
         """Iterate over some cells, by default all."""
-        cells = (
-            self.adata
-            if rows is None or len(rows) == self.adata.n_obs
-            else self.adata[rows]
-        )
-        return self.model.iter_batches(cells, batch_size=size, **self._read)
+        cells = self.adata
+        if rows is not None and len(rows) < self.adata.n_obs:
+            cells = self.adata[rows]
+        return self.model.iter_batches(cells, batch_size=size, **self._matrix)
 
-    def _baseline(self) -> Tensor:
-        """Expression that cells are compared with, ``(1, n_genes)``."""
-        if not self._of_query:
-            if not self.module.baseline.any():
-                raise ValueError(
-                    "The model does not know the mean cell of its reference, because the original's "
-                    "code trained it: pass baseline='mean' for that of the query."
-                )
-            return self.module.baseline[None]
+    def measured_in_baseline(self, measured: Tensor | None) -> Tensor | None:
+        """Genes that the baseline has; the query's mean lacks those that the query lacks."""
+        return measured if self._of_query else None
+
+    def _reference_mean(self) -> Tensor:
+        if not self.module.baseline.any():
+            raise ValueError(
+                "The model does not know the mean cell of its reference, because the original's "
+                "code trained it: pass baseline='mean' for that of the query."
+            )
+        return self.module.baseline[None]
+
+    def _query_mean(self) -> Tensor:
         if self.adata.n_obs == 1:
             raise ValueError(
                 "A single cell is its own mean: pass more cells, or baseline='reference'."
@@ -397,8 +455,8 @@ class _Source:
 
     def iter_contributions(
         self, rows: NDArray[np.int64], targets: NDArray[np.int64]
-    ) -> Iterator[tuple[slice, Contributions]]:
-        """Compute what genes add in some cells, minibatch by minibatch.
+    ) -> Iterator[tuple[NDArray[np.int64], Contributions]]:
+        """Compute contributions in some cells, minibatch by minibatch.
 
         Parameters
         ----------
@@ -406,56 +464,60 @@ class _Source:
             Positions of the cells.
         targets
             Code of the label to explain in each cell of the query, -1 for the cell's best one.
+
+        Yields
+        ------
+        Positions of the minibatch's cells, and their contributions.
         """
         target = torch.from_numpy(targets[rows]).to(self.module.device)
+        n_steps = self._n_steps or _N_STEPS
+
+        def explain(batch: Minibatch) -> tuple[NDArray[np.int64], Contributions]:
+            cells = slice(batch.start, batch.start + len(batch.x))
+            return rows[cells], self._integrate(batch, target[cells], n_steps)
+
         with (
             only_warnings(query_logger),
             thread_pool(self.module.device),
             progress(len(rows), "attribute") as step,
         ):
-            n_steps = self.n_steps or _N_STEPS
-
-            def explain(batch: Minibatch) -> tuple[slice, Contributions]:
-                part = slice(batch.start, batch.start + len(batch.x))
-                return part, self._integrate(batch, target[part], n_steps)
-
-            for part, found in thread_map(
-                explain, self.minibatches(rows, max(self._points // n_steps, 1))
-            ):
-                yield part, found
-                step.update(part.stop - part.start)
+            batches = self.minibatches(rows, max(self._max_points // n_steps, 1))
+            for positions, contributions in thread_map(explain, batches):
+                yield positions, contributions
+                step.update(len(positions))
 
     def _integrate(
         self, batch: Minibatch, target: Tensor, n_steps: int
     ) -> Contributions:
-        """Compute contributions whose error is small in all cells together, with more points where it is not."""
-        found = gene_contributions(
+        """Compute contributions, with more points in cells whose error is large.
+
+        The error is small in all cells together then.
+        """
+        contributions = gene_contributions(
             self.module,
             batch,
             self.baseline,
             target,
-            self.labels,
+            self.label_shares,
             n_steps=n_steps,
-            # The query's mean lacks the genes that the query lacks.
-            measured_baseline=batch.measured if self._of_query else None,
+            measured_baseline=self.measured_in_baseline(batch.measured),
         )
         self.n_steps_used.add(n_steps)
-        missed = np.abs(found.genes.sum(1, dtype=np.float64) - found.difference)
-        allowed = LIMITS.attribution_error * np.abs(found.difference)
-        if (
-            self.n_steps is None
-            and missed.sum() > allowed.sum()
-            and n_steps < self._points
-        ):
-            # In halves, which have as many points together as all cells had before.
-            for rows in np.array_split(np.flatnonzero(missed > allowed), 2):
-                if len(rows):
-                    better = self._integrate(
-                        batch._replace(x=batch.x[rows]), target[rows], 2 * n_steps
-                    )
-                    for old, new in zip(found, better, strict=True):
-                        old[rows] = new
-        return found
+        if self._n_steps is not None or n_steps >= self._max_points:
+            return contributions
+        error = contributions.error
+        tolerance = LIMITS.attribution_error * np.abs(contributions.difference)
+        if error.sum() <= tolerance.sum():
+            return contributions
+        # Each half takes at most as many points as all cells took.
+        for rows in np.array_split(np.flatnonzero(error > tolerance), 2):
+            if len(rows):
+                refined = self._integrate(
+                    batch._replace(x=batch.x[rows]), target[rows], 2 * n_steps
+                )
+                for values, refined_values in zip(contributions, refined, strict=True):
+                    values[rows] = refined_values
+        return contributions
 
 
 def gene_contributions(
@@ -463,7 +525,7 @@ def gene_contributions(
     batch: Minibatch,
     baseline: Tensor,
     target: Tensor,
-    labels: Tensor,
+    label_shares: Tensor,
     *,
     n_steps: int,
     measured_baseline: Tensor | None = None,
@@ -479,57 +541,73 @@ def gene_contributions(
     baseline
         Expression that cells are compared with, shape ``(1, n_genes)``.
     target
-        Row of ``labels`` that is explained, for each cell, shape ``(n_cells,)``; -1 for the best
-        label.
-    labels
+        Row of ``label_shares`` that is explained, for each cell, shape ``(n_cells,)``; -1 for the
+        best label.
+    label_shares
         Share of each label in a score, shape ``(n_targets, n_labels)``; first the labels alone.
     n_steps
         Points of the quadrature.
     measured_baseline
-        Which genes the baseline has, ``(n_genes,)``; by default all.
+        Genes that the baseline has, ``(n_genes,)``; by default all.
     """
-    x, start = module.clip(batch.x), module.clip(baseline)
+    x = module.clip(batch.x)
+    x0 = module.clip(baseline)
     with torch.no_grad():
         logits = module.network_logits(x, batch.modalities)
         if bool((target < 0).any()):
-            best = (
-                logits
-                if module.linear is None
-                else logits + module.linear(x, batch.measured)
-            )
-            target = torch.where(target < 0, best.argmax(1), target)
-        ends = _centered(logits) - _centered(
-            module.network_logits(start, batch.modalities)
-        )
-        share = labels[target]
-        difference = of_network = (ends * share).sum(1)
-    # From -1 to 1, and all points of all cells in one minibatch: (n_steps, n_cells, n_genes).
-    nodes, weights = (
-        torch.as_tensor(v).to(x) for v in np.polynomial.legendre.leggauss(n_steps)
-    )
-    points = (
-        (start + (nodes[:, None, None] + 1) / 2 * (x - start))
-        .flatten(0, 1)
-        .requires_grad_()
-    )
-    with torch.enable_grad():
-        scores = _centered(
-            module.network_logits(points, batch.modalities)
-        ) * share.repeat(n_steps, 1)
-        (slopes,) = torch.autograd.grad(scores.sum(), points)
-    network = torch.einsum(
-        "s,scg->cg", weights / 2, slopes.unflatten(0, (n_steps, -1))
-    ) * (x - start)
+            all_logits = logits
+            if module.linear is not None:
+                all_logits = logits + module.linear(x, batch.measured)
+            target = torch.where(target < 0, all_logits.argmax(1), target)
+        shares = label_shares[target]
+        baseline_logits = module.network_logits(x0, batch.modalities)
+        change = _centered(logits) - _centered(baseline_logits)
+        network_difference = (change * shares).sum(1)
+    network = _integrated_gradients(module, x, x0, batch.modalities, shares, n_steps)
     genes = network
+    difference = network_difference
     if module.linear is not None:
         with torch.no_grad():
-            below = module.linear.expression(start, measured_baseline)
-            weight = share @ _centered(module.linear.weights_of(batch.measured)[0].T).T
-            linear = (module.linear.expression(x, batch.measured) - below) * weight
-        genes, difference = network + linear, of_network + linear.sum(1)
+            weights = _centered(module.linear.weights_of(batch.measured)[0].T)
+            linear = (
+                module.linear.expression(x, batch.measured)
+                - module.linear.expression(x0, measured_baseline)
+            ) * (shares @ weights.T)
+            genes = network + linear
+            difference = network_difference + linear.sum(1)
     return Contributions(
-        *(tensor.cpu().numpy() for tensor in (genes, network, difference, of_network))
+        genes.cpu().numpy(),
+        network.cpu().numpy(),
+        difference.cpu().numpy(),
+        network_difference.cpu().numpy(),
     )
+
+
+def _integrated_gradients(
+    module: TOSICAModule,
+    x: Tensor,
+    x0: Tensor,
+    modalities: tuple[int, ...],
+    shares: Tensor,
+    n_steps: int,
+) -> Tensor:
+    """Integrate the gradient of the network's score from ``x0`` to ``x``, ``(n_cells, n_genes)``."""
+    nodes, weights = _quadrature(n_steps)
+    # All points of all cells are one minibatch: (n_steps, n_cells, n_genes).
+    path = x0 + nodes.to(x)[:, None, None] * (x - x0)
+    points = path.flatten(0, 1).requires_grad_()
+    with torch.enable_grad():
+        logits = _centered(module.network_logits(points, modalities))
+        score = (logits * shares.repeat(n_steps, 1)).sum()
+        (gradient,) = torch.autograd.grad(score, points)
+    slopes = gradient.unflatten(0, (n_steps, -1))
+    return torch.einsum("s,scg->cg", weights.to(x), slopes) * (x - x0)
+
+
+def _quadrature(n_steps: int) -> tuple[Tensor, Tensor]:
+    """Points and weights of Gauss and Legendre for an integral from 0 to 1."""
+    nodes, weights = np.polynomial.legendre.leggauss(n_steps)
+    return torch.from_numpy((nodes + 1) / 2), torch.from_numpy(weights / 2)
 
 
 def _centered(logits: Tensor) -> Tensor:
@@ -537,101 +615,132 @@ def _centered(logits: Tensor) -> Tensor:
     return logits - logits.mean(1, keepdim=True)
 
 
-class _Sums:
-    """Means over the cells of each group, and the error of the sums."""
+class _GroupMeans:
+    """Mean contributions and expression of each group, and the error of the integral."""
 
-    def __init__(self, source: _Source, groups: _Groups) -> None:
-        self._source, self._groups = source, groups
-        shape = (len(groups.names), len(source.genes))
-        self._effect = np.zeros(shape)
-        self._network, self._linear, self._above = (
-            np.zeros(shape),
-            np.zeros(shape),
-            np.zeros(shape),
-        )
-        self._n_drawn = np.zeros(len(groups.names))
-        self._error = self._difference = self._of_linear = self._of_network = 0.0
+    def __init__(self, explainer: _Explainer, groups: _Groups) -> None:
+        self._explainer = explainer
+        self._groups = groups
+        shape = (len(groups.names), len(explainer.gene_names))
+        self._network_sum = np.zeros(shape)
+        self._n_explained = np.zeros(len(groups.names))
+        self._linear = np.zeros(shape)
+        self._expression = np.zeros(shape)
+        self._effect_size = np.zeros(shape)
+        self._error = 0.0
+        self._difference = 0.0
+        self._linear_difference = 0.0
+        self._network_difference = 0.0
 
-    def add_cells(self, rows: NDArray[np.int64], found: Contributions) -> None:
+    def add_cells(self, rows: NDArray[np.int64], contributions: Contributions) -> None:
         """Add contributions of cells to the sums of their groups."""
         codes = self._groups.codes[rows]
-        np.add.at(self._network, codes[codes >= 0], found.network[codes >= 0])
-        np.add.at(self._n_drawn, codes[codes >= 0], 1)
-        self._error += np.abs(
-            found.genes.sum(1, dtype=np.float64) - found.difference
-        ).sum()
-        self._difference += np.abs(found.difference).sum()
-        self._of_network += np.abs(found.network_difference).sum()
-        self._of_linear += np.abs(found.difference - found.network_difference).sum()
+        in_group = codes >= 0
+        np.add.at(self._network_sum, codes[in_group], contributions.network[in_group])
+        np.add.at(self._n_explained, codes[in_group], 1)
+        difference = contributions.difference
+        network_difference = contributions.network_difference
+        self._error += contributions.error.sum()
+        self._difference += np.abs(difference).sum()
+        self._network_difference += np.abs(network_difference).sum()
+        self._linear_difference += np.abs(difference - network_difference).sum()
 
     @torch.no_grad()
-    def add_linear_means(self) -> None:
-        """Read all cells: the linear part is a product of mean expression and weights."""
-        groups, module = self._groups, self._source.module
-        pairs, inverse = np.unique(
+    def add_linear_part(self) -> None:
+        """Add the linear contributions of all cells, and the expression of the groups.
+
+        The linear contributions of the cells that have one group and target are the product of
+        their mean expression and the weights, so that only sums of expression are taken.
+        """
+        explainer = self._explainer
+        groups = self._groups
+        linear = explainer.module.linear
+        pairs, pair_of_cell = np.unique(
             np.stack([groups.codes, groups.targets]), axis=1, return_inverse=True
         )
-        pair_of_cell = torch.from_numpy(np.ravel(inverse))
-        total = torch.zeros(
-            pairs.shape[1], len(self._source.genes), dtype=torch.float64
+        sums, squares, measured = self._sum_expression(
+            torch.from_numpy(np.ravel(pair_of_cell)), pairs.shape[1]
         )
-        squares = torch.zeros_like(total[0])
-        linear, below = module.linear, module.clip(self._source.baseline)
+        baseline = explainer.module.clip(explainer.baseline)
+        if linear is not None:
+            baseline = linear.expression(
+                baseline, explainer.measured_in_baseline(measured)
+            )
+            weights = _centered(linear.weights_of(measured)[0].T)
+        n_cells = torch.from_numpy(np.bincount(np.ravel(pair_of_cell)))
+        above_baseline = sums - n_cells[:, None] * baseline.cpu().double()
+        for i, (group, target) in enumerate(pairs.T):
+            if group < 0:
+                continue
+            mean = above_baseline[i] / int(groups.n_cells[group])
+            self._expression[group] += mean.numpy()
+            if linear is not None:
+                weight = weights @ explainer.label_shares[target]
+                self._linear[group] += (mean * weight.double().cpu()).numpy()
+        # Cells vary around the mean of their group and target.
+        variance = (squares - (sums**2 / n_cells[:, None]).sum(0)) / n_cells.sum()
+        deviation = np.sqrt(np.where(variance > _TINY, variance, 1))
+        self._effect_size = self._expression / deviation
+
+    def _sum_expression(
+        self, codes: Tensor, n_codes: int
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Sum the expression of all cells.
+
+        Returns
+        -------
+        Sums over the cells of each code, ``(n_codes, n_genes)``; sums of squares over all cells,
+        ``(n_genes,)``; and the genes that the query has.
+        """
+        explainer = self._explainer
+        linear = explainer.module.linear
+        n_genes = len(explainer.gene_names)
+        sums = torch.zeros(n_codes, n_genes, dtype=torch.float64)
+        squares = torch.zeros(n_genes, dtype=torch.float64)
+        measured = None
         with only_warnings(query_logger):
-            for start, x, measured, _ in self._source.minibatches():
-                x = module.clip(x)
+            for batch in explainer.minibatches():
+                measured = batch.measured
+                x = explainer.module.clip(batch.x)
                 if linear is not None:
                     x = linear.expression(x, measured)
                 x = x.cpu().double()
+                codes_of_batch = codes[batch.start : batch.start + len(x)]
                 # Many times faster than index_add_.
-                total += (
-                    one_hot(pair_of_cell[start : start + len(x)], len(total)).T.to(x)
-                    @ x
-                )
+                sums += one_hot(codes_of_batch, n_codes).T.to(x) @ x
                 squares += x.square().sum(0)
-        if linear is not None:
-            below = linear.expression(
-                below, measured if self._source._of_query else None
-            )
-            by_gene = _centered(linear.weights_of(measured)[0].T)
-        n = torch.bincount(pair_of_cell)
-        above = total - n[:, None] * below.cpu().double()
-        for i, (code, label) in enumerate(pairs.T):
-            if code < 0:
-                continue
-            share = above[i] / int(groups.n_cells[code])
-            self._above[code] += share.numpy()
-            if linear is not None:
-                weight = by_gene @ self._source.labels[label]
-                self._linear[code] += (share * weight.double().cpu()).numpy()
-        # Cells of a group and label vary around their own mean; where nothing varies, there is no unit.
-        variance = ((squares - (total**2 / n[:, None]).sum(0)) / n.sum()).numpy()
-        self._effect = self._above / np.sqrt(np.where(variance > _TINY, variance, 1))
+        return sums, squares, measured
 
     def tables(self) -> dict[str, Any]:
         """Make the tables of genes and of gene sets with evidence, and sum up the error."""
-        source, names = self._source, self._groups.names
-        genes = source.genes
-        added = self._network / self._n_drawn[:, None] + self._linear
-        # Genes that a group expresses less tell it by what it lacks, which no set is named for.
-        expressed = np.where((self._above > 0) & (added > 0), added, 0)
-        effects = np.maximum(self._effect, 0)
-        statistics = [
-            gene_set_statistics(*pair, source.members)
-            for pair in zip(expressed, effects, strict=True)
-        ]
-        evidence = pd.concat(
-            [
+        explainer = self._explainer
+        names = self._groups.names
+        added = self._network_sum / self._n_explained[:, None] + self._linear
+        # Genes that a group expresses less tell it by absence, which no set is named for.
+        expressed = np.where((self._expression > 0) & (added > 0), added, 0)
+        effects = np.maximum(self._effect_size, 0)
+        statistics = []
+        evidence_of_groups = []
+        for i, name in enumerate(names):
+            table = gene_set_statistics(expressed[i], effects[i], explainer.members)
+            statistics.append(table)
+            evidence_of_groups.append(
                 gene_sets_with_evidence(
-                    name, of_group, source.members, table, source.set_names, genes
+                    name,
+                    expressed[i],
+                    explainer.members,
+                    table,
+                    explainer.set_names,
+                    explainer.gene_names,
                 )
-                for name, of_group, table in zip(
-                    names, expressed, statistics, strict=True
-                )
-            ],
-            ignore_index=True,
+            )
+        evidence = pd.concat(evidence_of_groups, ignore_index=True)
+        has_evidence = np.isin(explainer.set_names, evidence["gene_set"])
+        set_names = explainer.set_names[has_evidence]
+        z = np.array([table["z"][has_evidence] for table in statistics])
+        contribution = np.array(
+            [table["contribution"][has_evidence] for table in statistics]
         )
-        shown = np.isin(source.set_names, evidence["gene_set"])
         columns = file_columns(names, "groupby")
 
         def as_table(
@@ -639,21 +748,14 @@ class _Sums:
         ) -> pd.DataFrame:
             return pd.DataFrame(values.T, rows, columns, dtype=np.float32)
 
-        def of_sets(column: str) -> pd.DataFrame:
-            return as_table(
-                np.array([t[column].to_numpy()[shown] for t in statistics]),
-                source.set_names[shown],
-            )
-
+        both_parts = self._linear_difference + self._network_difference
         return {
-            "genes": as_table(added, genes),
-            "expression": as_table(self._above, genes),
-            "effect_size": as_table(self._effect, genes),
+            "genes": as_table(added, explainer.gene_names),
+            "expression": as_table(self._expression, explainer.gene_names),
+            "effect_size": as_table(self._effect_size, explainer.gene_names),
             "evidence": evidence.set_index(evidence.index.astype(str)),
-            "z": of_sets("z"),
-            "contribution": of_sets("contribution"),
+            "z": as_table(z, set_names),
+            "contribution": as_table(contribution, set_names),
             "completeness_error": float(self._error / max(self._difference, _TINY)),
-            "linear_share": float(
-                self._of_linear / max(self._of_linear + self._of_network, _TINY)
-            ),
+            "linear_share": float(self._linear_difference / max(both_parts, _TINY)),
         }
