@@ -35,6 +35,8 @@ class Limits:
     """Share of a sample's cells with a low probability, which is twice that of all cells, too."""
     one_sample: float = 0.9
     """Share of a label's cells that come from one sample, which has less than half of all cells."""
+    agreement: float = 0.9
+    """Precision and recall of a label whose known cells are named."""
     overconfidence: float = 0.1
     """Mean probability above the share of labels that agree."""
     markers: float = 0.5

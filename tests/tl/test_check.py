@@ -8,6 +8,8 @@ import pytest
 from _cells import toy_model
 
 import tosica
+from tosica.tl._check import judge_labels
+from tosica.tl._evidence import Cells
 
 
 @pytest.fixture
@@ -84,6 +86,18 @@ def overconfident(query):
     query.obs["known"] = query.obs["known"].cat.rename_categories({"a": "b", "b": "a"})
 
 
+def wrong(query):
+    is_a = (query.obs["tosica_prediction"] == "a").to_numpy()
+    query.obs["known"] = query.obs["known"].astype(str)
+    query.obs.loc[query.obs_names[is_a][::3], "known"] = "another type"
+
+
+def missed(query):
+    query.obs["known"] = query.obs["known"].astype(str)
+    is_b = (query.obs["tosica_prediction"] == "b").to_numpy()
+    query.obs.loc[query.obs_names[is_b][::2], "known"] = "c"
+
+
 def inexact(query):
     tosica.tl.attribute(query, toy_model())
     query.uns["tosica_attribution"]["completeness_error"] = 0.05
@@ -129,6 +143,16 @@ CASES = {
         None,
         "of the labels agree with adata.obs['known'], but the mean",
     ),
+    wrong: (
+        "wrong labels",
+        0.63,
+        "Many cells with these labels are known as another type: a (63 %).",
+    ),
+    missed: (
+        "missed labels",
+        0.68,
+        "Many cells of these known types have another label: c (68 %).",
+    ),
     inexact: (
         "inexact contributions",
         0.05,
@@ -152,6 +176,27 @@ def test_finds(query, change):
     assert row["reason"]
     assert row["advice"].endswith(".")
     pd.testing.assert_frame_equal(query.obs, before.obs)
+
+
+@pytest.mark.parametrize(
+    ("labels_key", "verdict", "reason"),
+    [
+        ("known", "check", "37\u00a0% of the cells have another known label"),
+        (None, "reliable", ""),
+    ],
+)
+def test_verdicts_take_known_labels_before_probabilities(
+    query, labels_key, verdict, reason
+):
+    wrong(query)
+    cells = Cells(query, "tosica", labels_key=labels_key)
+    assert judge_labels(cells).loc["a"].to_list() == [verdict, reason]
+    query.obs["tosica_probability"] = 0.4
+    verdict = "check" if labels_key else "do not use"
+    assert (
+        judge_labels(Cells(query, "tosica", labels_key=labels_key)).at["a", "verdict"]
+        == verdict
+    )
 
 
 def test_nothing_is_doubted_without_a_reason(query):

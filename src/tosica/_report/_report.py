@@ -32,7 +32,7 @@ from tosica._settings import logger
 from tosica._text import count, decimal, percent
 from tosica.data import ExpressionSource
 from tosica.get import gene_sets_df, genes_df
-from tosica.tl._check import as_table
+from tosica.tl._check import as_table, judge_labels
 from tosica.tl._evidence import Cells, collect_evidence, read_contributions
 
 if TYPE_CHECKING:
@@ -174,6 +174,7 @@ def report(
         novelty_range=NOVELTY_RANGE,
         summary=summary_facts(cells),
         labels=labels,
+        verdicts=judge_labels(cells).to_dict("index"),
         samples=sample_facts(cells, labels),
         known=known_facts(cells),
         positions=positions,

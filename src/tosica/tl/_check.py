@@ -1,10 +1,11 @@
-"""What to doubt in an annotation, as one table of checks."""
+"""Checks of an annotation, and verdicts on its labels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from tosica._checks import InstanceOf, Integer, validate_params
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Doubt(NamedTuple):
-    """What a rule found: its name, what it measured and the limit, what that means, and what to do."""
+    """Finding of a rule: its measure and limit, a sentence, the reason, and what to do."""
 
     check: str
     value: float
@@ -123,92 +124,92 @@ def check(
 def as_table(
     evidence: Evidence, contributions: Mapping[str, Any] | None
 ) -> pd.DataFrame:
-    """Apply all rules to what is known of an annotation.
+    """Apply all rules to an annotation.
 
     Parameters
     ----------
     evidence
-        What is known of it.
+        The annotation, the expression of some cells, and known markers.
     contributions
-        What explains it, as :func:`tosica.tl.attribute` writes it to ``uns``, if anything does.
+        Its explanation, as :func:`tosica.tl.attribute` writes it to ``uns``, if there is one.
     """
-    doubts = [doubt for rule in _RULES for doubt in rule(evidence)]
-    error = float((contributions or {}).get("completeness_error", 0.0))
-    if error > LIMITS.attribution_error:
-        doubts.append(
-            Doubt(
-                "inexact contributions",
-                error,
-                LIMITS.attribution_error,
-                f"The contributions miss the score by {percent(error)}.",
-                "They are approximate.",
-                "Run tosica.tl.attribute with a larger n_steps.",
-            )
-        )
-    doubts.sort(key=lambda doubt: doubt.severity != "check")
-    return pd.DataFrame(doubts, columns=list(Doubt._fields))[_COLUMNS]
+    doubts = [rule(evidence) for rule in _RULES]
+    if contributions is not None:
+        doubts.append(_inexact_contributions(contributions))
+    findings = [doubt for doubt in doubts if doubt is not None]
+    findings.sort(key=lambda doubt: doubt.severity != "check")
+    return pd.DataFrame(findings, columns=list(Doubt._fields))[_COLUMNS]
 
 
 # --------------------------------------------------------------------------- rules
 
 
-def _missing_genes(evidence: Evidence) -> Iterator[Doubt]:
+def _missing_genes(evidence: Evidence) -> Doubt | None:
     record = evidence.cells.record
-    missing, of = int(record.get("n_missing_genes", 0)), int(record.get("n_genes", 0))
-    if missing:
-        share = missing / of
-        yield Doubt(
-            "missing genes",
-            share,
-            LIMITS.missing_genes,
-            f"The cells lack {count(missing)} of the model's {count(of)} genes ({percent(share)}).",
-            "The network sees them as zero; the linear branch imputes them from genes that are correlated with them.",
-            "Annotate cells with more of the genes, or train on the genes that both have.",
-            severity="check" if share > LIMITS.missing_genes else "note",
-        )
+    n_missing = int(record.get("n_missing_genes", 0))
+    n_genes = int(record.get("n_genes", 0))
+    if not n_missing:
+        return None
+    share = n_missing / n_genes
+    return Doubt(
+        "missing genes",
+        share,
+        LIMITS.missing_genes,
+        f"The cells lack {count(n_missing)} of the model's {count(n_genes)} genes ({percent(share)}).",
+        "The network sees them as zero; the linear branch imputes them from genes that are correlated with them.",
+        "Annotate cells with more of the genes, or train on the genes that both have.",
+        severity="check" if share > LIMITS.missing_genes else "note",
+    )
 
 
-def _another_batch(evidence: Evidence) -> Iterator[Doubt]:
+def _another_batch(evidence: Evidence) -> Doubt | None:
     signal = float(evidence.cells.record.get("batch_signal", 0.0))
-    if signal > LIMITS.batch_signal:
-        yield Doubt(
-            "another batch",
-            signal,
-            LIMITS.batch_signal,
-            "The cells differ from the reference in what all labels share.",
-            "So do cells of another technology, laboratory or condition. Of the difference, "
-            f"{percent(signal)} is more than two samples of the same cells have.",
-            "Learn from these cells: model.annotate(adata, adapt=True), or tosica annotate --adapt.",
-            severity="note",
-        )
+    if signal <= LIMITS.batch_signal:
+        return None
+    return Doubt(
+        "another batch",
+        signal,
+        LIMITS.batch_signal,
+        "The cells differ from the reference in what all labels share.",
+        "So do cells of another technology, laboratory or condition. Of the difference, "
+        f"{percent(signal)} is more than two samples of the same cells have.",
+        "Learn from these cells: model.annotate(adata, adapt=True), or tosica annotate --adapt.",
+        severity="note",
+    )
 
 
-def _improbable_labels(evidence: Evidence) -> Iterator[Doubt]:
+def _unknown_cells(evidence: Evidence) -> Doubt | None:
     cells = evidence.cells
     is_unknown = cells.predicted == UNKNOWN
-    if is_unknown.any():
-        share = float(is_unknown.mean())
-        cutoff = decimal(float(cells.record.get("cutoff", 0.0)))
-        yield Doubt(
-            "unknown cells",
-            share,
-            LIMITS.unknown,
-            f"{count(is_unknown.sum(), 'cell')} ({percent(share)}) are called {UNKNOWN!r}.",
-            f"Their best label is less probable than the cutoff of {cutoff}.",
-            "See on the map whether they lie between types, are of poor quality, or of a type not in the reference.",
-            severity="check" if share > LIMITS.unknown else "note",
-        )
+    if not is_unknown.any():
+        return None
+    share = float(is_unknown.mean())
+    cutoff = decimal(float(cells.record.get("cutoff", 0.0)))
+    return Doubt(
+        "unknown cells",
+        share,
+        LIMITS.unknown,
+        f"{count(is_unknown.sum(), 'cell')} ({percent(share)}) are called {UNKNOWN!r}.",
+        f"Their best label is less probable than the cutoff of {cutoff}.",
+        "See on the map whether they lie between types, are of poor quality, or of a type not in the reference.",
+        severity="check" if share > LIMITS.unknown else "note",
+    )
+
+
+def _improbable_labels(evidence: Evidence) -> Doubt | None:
+    cells = evidence.cells
     medians = cells.by_type(cells.probability).median()
     low = medians[medians < LIMITS.median_probability]
-    if len(low):
-        yield Doubt(
-            "improbable label",
-            float(low.min()),
-            LIMITS.median_probability,
-            f"The probability is low in {listed(list(low.index))}.",
-            _low_probability(cells, str(low.idxmin()), decimal(float(low.min()))),
-            "Look at their markers before you use these labels, or merge them with what they are confused with.",
-        )
+    if low.empty:
+        return None
+    return Doubt(
+        "improbable label",
+        float(low.min()),
+        LIMITS.median_probability,
+        f"The probability is low in {listed(list(low.index))}.",
+        _low_probability(cells, str(low.idxmin()), decimal(float(low.min()))),
+        "Look at their markers before you use these labels, or merge them with what they are confused with.",
+    )
 
 
 def _low_probability(cells: Cells, label: str, median: str) -> str:
@@ -217,167 +218,361 @@ def _low_probability(cells: Cells, label: str, median: str) -> str:
     return f"In half of the cells of {label!r} it is below {median}."
 
 
-def _unlike_the_reference(evidence: Evidence) -> Iterator[Doubt]:
+def _wrong_labels(evidence: Evidence) -> Doubt | None:
+    scores = score_labels(evidence.cells)
+    precision = pd.Series({name: score.precision for name, score in scores.items()})
+    wrong = precision[precision < LIMITS.agreement]
+    if wrong.empty:
+        return None
+    names = [f"{label} ({percent(share)})" for label, share in wrong.items()]
+    return Doubt(
+        "wrong labels",
+        float(wrong.min()),
+        LIMITS.agreement,
+        f"Many cells with these labels are known as another type: {listed(names)}.",
+        f"In brackets is the share of the label's cells that agree with adata.obs[{evidence.cells.labels_key!r}].",
+        "Look at their markers before you use these labels, or merge them with what they are confused with.",
+    )
+
+
+def _missed_labels(evidence: Evidence) -> Doubt | None:
+    scores = score_labels(evidence.cells)
+    recall = pd.Series({name: score.recall for name, score in scores.items()})
+    missed = recall[recall < LIMITS.agreement]
+    if missed.empty:
+        return None
+    names = [f"{label} ({percent(share)})" for label, share in missed.items()]
+    return Doubt(
+        "missed labels",
+        float(missed.min()),
+        LIMITS.agreement,
+        f"Many cells of these known types have another label: {listed(names)}.",
+        "In brackets is the share of the type's cells that have its label.",
+        "Too few cells have these labels: see which labels the others have.",
+    )
+
+
+def _cells_unlike_the_reference(evidence: Evidence) -> Doubt | None:
     cells = evidence.cells
+    share = _novel_share(cells)
+    if share <= LIMITS.novel_cells:
+        return None
+    corrected = ""
+    advice = "Run tosica.tl.novelty(adata, model), which takes off what the cells have in common."
+    if cells.is_corrected:
+        corrected = " after the correction for batches"
+        advice = "Label some cells by hand and run model.recalibrate, or add cells of this batch to the reference."
+    return Doubt(
+        "unlike the reference",
+        share,
+        LIMITS.novel_cells,
+        f"{percent(share)} of all cells are unlike the reference{corrected}; "
+        f"by chance it would be {percent(LIMITS.pvalue)}.",
+        "So many hint at another batch, technology or tissue rather than at a new type. Probabilities are then not "
+        "calibrated, either.",
+        advice,
+    )
+
+
+def _labels_unlike_the_reference(evidence: Evidence) -> Doubt | None:
+    cells = evidence.cells
+    if cells.novelty_pvalue is None or _novel_share(cells) > LIMITS.novel_cells:
+        return None
+    shares = _novel_share_of_labels(cells)
+    novel = shares[shares > LIMITS.novel_cells_of_label]
+    if novel.empty:
+        return None
+    return Doubt(
+        "unlike the reference",
+        float(novel.max()),
+        LIMITS.novel_cells_of_label,
+        f"Many cells of {listed(list(novel.index))} are unlike the reference.",
+        f"More than {percent(LIMITS.novel_cells_of_label)} of them have a p-value up to {LIMITS.pvalue:g}; "
+        f"by chance it would be {percent(LIMITS.pvalue)}.",
+        "They may be a type or state that the reference lacks, doublets or damaged cells. Colour the map by "
+        "novelty, and look for clusters.",
+    )
+
+
+def _novel_share(cells: Cells) -> float:
+    """Share of the cells with a small p-value of novelty; 0 without novelty."""
     if cells.novelty_pvalue is None:
-        return
-    is_novel = cells.novelty_pvalue <= LIMITS.pvalue
-    by_chance = f"by chance it would be {percent(LIMITS.pvalue)}"
-    share = float(is_novel.mean())
-    if share > LIMITS.novel_cells:
-        yield Doubt(
-            "unlike the reference",
-            share,
-            LIMITS.novel_cells,
-            f"{percent(share)} of all cells are unlike the reference"
-            f"{' after the correction for batches' if cells.is_corrected else ''}; {by_chance}.",
-            "So many hint at another batch, technology or tissue rather than at a new type. Probabilities are then not "
-            "calibrated, either.",
-            "Label some cells by hand and run model.recalibrate, or add cells of this batch to the reference."
-            if cells.is_corrected
-            else "Run tosica.tl.novelty(adata, model), which takes off what the cells have in common.",
-        )
-        return
-    of_label = cells.by_type(is_novel).agg(["mean", "size"])
-    many = of_label[
-        (of_label["mean"] > LIMITS.novel_cells_of_label)
-        & (of_label["size"] >= LIMITS.enough_cells)
+        return 0.0
+    return float((cells.novelty_pvalue <= LIMITS.pvalue).mean())
+
+
+def _novel_share_of_labels(cells: Cells) -> pd.Series:
+    """The same of each label with enough cells."""
+    if cells.novelty_pvalue is None:
+        return pd.Series(dtype=float)
+    is_novel = cells.by_type(cells.novelty_pvalue <= LIMITS.pvalue)
+    return is_novel.mean()[is_novel.size() >= LIMITS.enough_cells]
+
+
+def _confused_labels(evidence: Evidence) -> Doubt | None:
+    confused = [
+        (probability, label, second)
+        for label, (second, probability) in evidence.cells.second.items()
+        if probability >= LIMITS.second_probability
     ]
-    if len(many):
-        yield Doubt(
-            "unlike the reference",
-            float(many["mean"].max()),
-            LIMITS.novel_cells_of_label,
-            f"Many cells of {listed(list(many.index))} are unlike the reference.",
-            f"More than {percent(LIMITS.novel_cells_of_label)} of them have a p-value up to {LIMITS.pvalue:g}; "
-            f"{by_chance}.",
-            "They may be a type or state that the reference lacks, doublets or damaged cells. Colour the map by "
-            "novelty, and look for clusters.",
-        )
-
-
-def _confused_labels(evidence: Evidence) -> Iterator[Doubt]:
-    close = [
-        (label, *other)
-        for label, other in evidence.cells.second.items()
-        if other[1] >= LIMITS.second_probability
+    if not confused:
+        return None
+    confused.sort(key=lambda pair: -pair[0])
+    names = [
+        f"{label!r} with {second!r} ({decimal(probability)})"
+        for probability, label, second in confused
     ]
-    close.sort(key=lambda each: -each[2])
-    if close:
-        pairs = [
-            f"{label!r} with {other!r} ({decimal(mean)})"
-            for label, other, mean in close
-        ]
-        yield Doubt(
-            "easily confused",
-            close[0][2],
-            LIMITS.second_probability,
-            f"Labels that are easily confused: {listed(pairs)}.",
-            "The number is the mean probability of the second label in cells of the first, where it is second best.",
-            "Take these labels together, or tell them apart by markers.",
-        )
+    return Doubt(
+        "easily confused",
+        confused[0][0],
+        LIMITS.second_probability,
+        f"Labels that are easily confused: {listed(names)}.",
+        "The number is the mean probability of the second label in cells of the first, where it is second best.",
+        "Take these labels together, or tell them apart by markers.",
+    )
 
 
-def _few_cells(evidence: Evidence) -> Iterator[Doubt]:
+def _few_cells(evidence: Evidence) -> Doubt | None:
     n_cells = evidence.cells.by_type(evidence.cells.codes).size()
     few = n_cells[n_cells < LIMITS.few_cells]
-    if len(few):
-        named = [f"{label} ({n})" for label, n in few.items()]
-        yield Doubt(
-            "few cells",
-            float(few.min()),
-            LIMITS.few_cells,
-            f"Labels with fewer than {LIMITS.few_cells} cells: {listed(named)}.",
-            "So few cells can be mistakes. Among thousands of cells, some get a wrong label.",
-            "Look at each of them on the map before you report the type.",
-        )
+    if few.empty:
+        return None
+    names = [f"{label} ({n})" for label, n in few.items()]
+    return Doubt(
+        "few cells",
+        float(few.min()),
+        LIMITS.few_cells,
+        f"Labels with fewer than {LIMITS.few_cells} cells: {listed(names)}.",
+        "So few cells can be mistakes. Among thousands of cells, some get a wrong label.",
+        "Look at each of them on the map before you report the type.",
+    )
 
 
-def _samples_that_differ(evidence: Evidence) -> Iterator[Doubt]:
+def _samples_that_differ(evidence: Evidence) -> Doubt | None:
     cells = evidence.cells
     if cells.samples is None or len(cells.samples.categories) < 2:
-        return
+        return None
     is_low = cells.probability < LIMITS.probability
     overall = float(is_low.mean())
     shares = pd.Series(is_low).groupby(pd.Series(cells.samples), observed=False).mean()
     limit = max(LIMITS.improbable_in_sample, 2 * overall)
     worse = shares[shares > limit]
-    if len(worse):
-        named = [f"{name} ({percent(share)})" for name, share in worse.items()]
-        yield Doubt(
-            "samples that differ",
-            float(worse.max()),
-            limit,
-            f"Samples with more improbable labels than others: {listed(named)}.",
-            f"Over all samples, {percent(overall)} of the cells have a probability below {LIMITS.probability}.",
-            "Compare the quality of these samples with that of the others.",
-        )
-    counts = pd.crosstab(cells.predicted, cells.samples)
-    # A sample with most of the cells has most of many labels, too.
-    small = counts.loc[:, counts.sum() < cells.n_obs / 2]
-    of_label = small.div(counts.sum(axis=1), axis=0)[
-        counts.sum(axis=1) >= LIMITS.enough_cells
-    ]
-    single: Any = of_label.drop(UNKNOWN, errors="ignore").unstack()
-    single = single[single > LIMITS.one_sample]
-    if len(single):
-        named = [f"{label} ({sample})" for sample, label in single.index]
-        yield Doubt(
-            "labels of one sample",
-            float(single.max()),
-            LIMITS.one_sample,
-            f"Labels that come almost only from one sample: {listed(named)}.",
-            "This may be biology, or an effect of that sample's batch.",
-            "Look whether the sample differs in other types, too.",
-            severity="note",
-        )
-
-
-def _overconfidence(evidence: Evidence) -> Iterator[Doubt]:
-    cells = evidence.cells
-    agreed, expected = cells.agreement(), float(cells.probability.mean())
-    if agreed is not None and expected - agreed[0] > LIMITS.overconfidence:
-        yield Doubt(
-            "too sure",
-            expected - agreed[0],
-            LIMITS.overconfidence,
-            f"{percent(agreed[0])} of the labels agree with adata.obs[{cells.labels_key!r}], but the mean probability "
-            f"is {decimal(expected)}.",
-            "The probabilities are too high for these cells, or the known labels follow another scheme.",
-            "Run model.recalibrate with some of the known labels, and annotate again.",
-        )
-
-
-def _known_markers(evidence: Evidence) -> Iterator[Doubt]:
-    known = evidence.known[evidence.known["highest_in"] != ""]
-    agree = (
-        (known["highest_in"] == known["label"])
-        .groupby(known["label"], sort=False)
-        .agg(["sum", "count", "mean"])
+    if worse.empty:
+        return None
+    names = [f"{name} ({percent(share)})" for name, share in worse.items()]
+    return Doubt(
+        "samples that differ",
+        float(worse.max()),
+        limit,
+        f"Samples with more improbable labels than others: {listed(names)}.",
+        f"Over all samples, {percent(overall)} of the cells have a probability below {LIMITS.probability}.",
+        "Compare the quality of these samples with that of the others.",
     )
-    wrong = agree[agree["mean"] < LIMITS.markers]
-    if len(wrong):
-        named = [
-            f"{label} ({n} of {of})" for label, n, of, _ in wrong.itertuples(name=None)
-        ]
-        yield Doubt(
-            "markers",
-            float(wrong["mean"].min()),
-            LIMITS.markers,
-            f"Most known markers are higher in another label: {listed(named)}.",
-            "In brackets is how many of them are expressed most in the label's own cells.",
-            "The label may be wrong: look at these genes in your own plots.",
-        )
 
 
-_RULES: tuple[Callable[[Evidence], Iterator[Doubt]], ...] = (
+def _labels_of_one_sample(evidence: Evidence) -> Doubt | None:
+    cells = evidence.cells
+    if cells.samples is None or len(cells.samples.categories) < 2:
+        return None
+    counts = pd.crosstab(cells.predicted, cells.samples).drop(UNKNOWN, errors="ignore")
+    n_cells = counts.sum(axis=1)
+    shares = counts.div(n_cells, axis=0)[n_cells >= LIMITS.enough_cells]
+    # A sample with most of the cells has most of many labels, too.
+    sample_sizes = pd.Series(cells.samples).value_counts()
+    small = sample_sizes.index[sample_sizes < cells.n_obs / 2]
+    pairs: Any = shares[shares.columns.intersection(small, sort=False)].unstack()
+    single = pairs[pairs > LIMITS.one_sample]
+    if single.empty:
+        return None
+    names = [f"{label} ({sample})" for sample, label in single.index]
+    return Doubt(
+        "labels of one sample",
+        float(single.max()),
+        LIMITS.one_sample,
+        f"Labels that come almost only from one sample: {listed(names)}.",
+        "This may be biology, or an effect of that sample's batch.",
+        "Look whether the sample differs in other types, too.",
+        severity="note",
+    )
+
+
+def _overconfidence(evidence: Evidence) -> Doubt | None:
+    cells = evidence.cells
+    agreement = cells.agreement()
+    if agreement is None:
+        return None
+    accuracy, _ = agreement
+    expected = float(cells.probability.mean())
+    if expected - accuracy <= LIMITS.overconfidence:
+        return None
+    return Doubt(
+        "too sure",
+        expected - accuracy,
+        LIMITS.overconfidence,
+        f"{percent(accuracy)} of the labels agree with adata.obs[{cells.labels_key!r}], but the mean probability "
+        f"is {decimal(expected)}.",
+        "The probabilities are too high for these cells, or the known labels follow another scheme.",
+        "Run model.recalibrate with some of the known labels, and annotate again.",
+    )
+
+
+def _markers(evidence: Evidence) -> Doubt | None:
+    markers = evidence.known[evidence.known["highest_in"] != ""]
+    is_highest = (markers["highest_in"] == markers["label"]).groupby(
+        markers["label"], sort=False
+    )
+    wrong = is_highest.agg(["sum", "count", "mean"])
+    wrong = wrong[wrong["mean"] < LIMITS.markers]
+    if wrong.empty:
+        return None
+    names = [f"{row.Index} ({row[1]} of {row[2]})" for row in wrong.itertuples()]
+    return Doubt(
+        "markers",
+        float(wrong["mean"].min()),
+        LIMITS.markers,
+        f"Most known markers are higher in another label: {listed(names)}.",
+        "In brackets is how many of them are expressed most in the label's own cells.",
+        "The label may be wrong: look at these genes in your own plots.",
+    )
+
+
+def _inexact_contributions(contributions: Mapping[str, Any]) -> Doubt | None:
+    error = float(contributions.get("completeness_error", 0.0))
+    if error <= LIMITS.attribution_error:
+        return None
+    return Doubt(
+        "inexact contributions",
+        error,
+        LIMITS.attribution_error,
+        f"The contributions miss the score by {percent(error)}.",
+        "They are approximate.",
+        "Run tosica.tl.attribute with a larger n_steps.",
+    )
+
+
+_RULES: tuple[Callable[[Evidence], Doubt | None], ...] = (
     _missing_genes,
     _another_batch,
+    _unknown_cells,
     _improbable_labels,
-    _unlike_the_reference,
+    _wrong_labels,
+    _missed_labels,
+    _cells_unlike_the_reference,
+    _labels_unlike_the_reference,
     _confused_labels,
     _few_cells,
     _samples_that_differ,
+    _labels_of_one_sample,
     _overconfidence,
-    _known_markers,
+    _markers,
 )
+
+
+# ------------------------------------------------------------------------ verdicts
+
+
+class LabelScores(NamedTuple):
+    """Agreement of a label with the known labels of the cells."""
+
+    precision: float
+    """Share of the label's cells that are known as this; NaN if no cell has the label."""
+    recall: float
+    """Share of the cells known as this that have the label."""
+    instead: str
+    """Label of most of the cells known as this that have another label."""
+
+
+def score_labels(cells: Cells) -> dict[str, LabelScores]:
+    """Score each of the model's labels that cells are known as.
+
+    Parameters
+    ----------
+    cells
+        The annotation. Cells without a known label do not count.
+    """
+    if cells.known is None:
+        return {}
+    is_known = np.asarray(cells.known.codes) >= 0
+    truth = np.asarray(cells.known)[is_known].astype(str)
+    predicted = cells.predicted[is_known].astype(str)
+    scores = {}
+    for label in cells.all_labels:
+        is_truth = truth == label
+        is_called = predicted == label
+        if not is_truth.any():
+            continue
+        n_right = int((is_truth & is_called).sum())
+        precision = n_right / is_called.sum() if is_called.any() else np.nan
+        instead = pd.Series(predicted[is_truth & ~is_called]).mode()
+        scores[label] = LabelScores(
+            float(precision), n_right / int(is_truth.sum()), "".join(instead[:1])
+        )
+    return scores
+
+
+def judge_labels(cells: Cells) -> pd.DataFrame:
+    """Judge each label by precision and recall where it is known, else by its probability.
+
+    Parameters
+    ----------
+    cells
+        The annotation.
+
+    Returns
+    -------
+    Table with a row for each label that cells have: ``verdict`` (``"reliable"``, ``"check"`` or
+    ``"do not use"``) and ``reason``, which is empty for reliable labels.
+    """
+    scores = score_labels(cells)
+    medians = cells.by_type(cells.probability).median()
+    n_cells = cells.by_type(cells.codes).size()
+    novel_shares = _novel_share_of_labels(cells)
+    verdicts = []
+    for label, median in medians.items():
+        if label in scores:
+            accuracy = scores[label].precision
+            reasons = _reasons_of_known(scores[label])
+        else:
+            accuracy = median
+            reasons = _reasons_of_probability(
+                median, int(n_cells[label]), cells.second.get(label)
+            )
+        if novel_shares.get(label, 0.0) > LIMITS.novel_cells_of_label:
+            share = percent(novel_shares[label])
+            reasons.append(f"{share} of the cells are unlike the reference")
+        if n_cells[label] < LIMITS.few_cells:
+            reasons.append(f"fewer than {LIMITS.few_cells} cells")
+        verdict = "check" if reasons else "reliable"
+        if accuracy < LIMITS.probability:
+            verdict = "do not use"
+        verdicts.append((verdict, "; ".join(reasons)))
+    return pd.DataFrame(verdicts, medians.index, ["verdict", "reason"])
+
+
+def _reasons_of_known(scores: LabelScores) -> list[str]:
+    """Reasons against a label with known cells."""
+    reasons = []
+    if scores.precision < LIMITS.agreement:
+        share = percent(1 - scores.precision)
+        reasons.append(f"{share} of the cells have another known label")
+    if scores.recall < LIMITS.agreement:
+        share = percent(1 - scores.recall)
+        reasons.append(
+            f"{share} of the cells known as this have another label, most often {scores.instead}"
+        )
+    return reasons
+
+
+def _reasons_of_probability(
+    median: float, n_cells: int, second: tuple[str, float] | None
+) -> list[str]:
+    """Reasons against a label without known cells."""
+    reasons = []
+    if median < LIMITS.median_probability:
+        text = "half of the cells have a probability below"
+        if n_cells == 1:
+            text = "its only cell has a probability of"
+        reasons.append(f"{text} {decimal(median)}")
+    if second is not None and second[1] >= LIMITS.second_probability:
+        reasons.append(f"easily confused with {second[0]}")
+    return reasons
