@@ -1,4 +1,4 @@
-"""What ``tosica demo`` does: the main job on the 700 PBMCs that scanpy ships."""
+"""The main job on the 700 PBMCs that scanpy ships, for ``tosica demo``."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from anndata import AnnData
+    from numpy.typing import ArrayLike
 
 _LABELS = "bulk_labels"
 
@@ -39,79 +40,109 @@ def run_demo(out: Path, *, seed: int = 0) -> tuple[pd.DataFrame, str]:
     Returns
     -------
     Accuracy, macro-F1 and seconds of tosica and of a logistic regression on the same cells and
-    genes, and the same as text, with what tells each label, the least sure cell, the files that were
-    written, and what to try next.
+    genes, and the same as text, with the explanation of each label, the least sure cell, the files
+    that were written, and a next step.
     """
-    # X of this dataset is scaled; .raw is log-normalised, as the model wants it.
-    scaled = sc.datasets.pbmc68k_reduced()
-    adata = scaled.raw.to_adata()
-    adata.uns[f"{_LABELS}_colors"] = scaled.uns[f"{_LABELS}_colors"]
-    parts = train_test_split(
-        np.arange(adata.n_obs),
-        test_size=0.3,
-        stratify=adata.obs[_LABELS],
-        random_state=seed,
-    )
-    reference, query = (adata[np.sort(cells)].copy() for cells in parts)
+    reference, query = _split(seed)
     scvi.settings.seed = seed
-
-    start = time.perf_counter()
+    clock = time.perf_counter()
     pp.build_mask(reference)
     TOSICA.setup_anndata(reference, labels_key=_LABELS)
     model = TOSICA(reference)
     model.train()
     model.annotate(query)
-    seconds = time.perf_counter() - start
+    seconds = time.perf_counter() - clock
     tl.attribute(query, model)
 
-    start = time.perf_counter()
-    linear = LogisticRegression(max_iter=1000).fit(reference.X, reference.obs[_LABELS])
-    linear_labels = linear.predict(query.X)
-    linear_seconds = time.perf_counter() - start
+    clock = time.perf_counter()
+    regression = LogisticRegression(max_iter=1000)
+    regression.fit(reference.X, reference.obs[_LABELS])
+    regression_labels = regression.predict(query.X)
+    regression_seconds = time.perf_counter() - clock
 
-    truth, table = (
-        query.obs[_LABELS].astype(str),
-        pd.DataFrame(columns=["accuracy", "macro-F1", "seconds"], dtype=float),
+    table = pd.DataFrame(
+        [
+            _score(query, query.obs["tosica_prediction"], seconds),
+            _score(query, regression_labels, regression_seconds),
+        ],
+        index=["tosica", "logistic regression"],
     )
-    predicted = query.obs["tosica_prediction"].astype(str), linear_labels
-    for name, labels, took in zip(
-        ("tosica", "logistic regression"),
+    paths = _write(query, out)
+    sizes = (
+        f"{reference.n_obs} reference cells, {query.n_obs} query cells, {query.n_vars} genes, "
+        f"{len(model.gene_sets)} gene sets, {len(model.labels)} labels"
+    )
+    return table, _describe(table, query, sizes, paths)
+
+
+def _split(seed: int) -> tuple[AnnData, AnnData]:
+    """Split the 700 cells into a reference and a query."""
+    # X of this dataset is scaled; .raw is log-normalised, as the model wants it.
+    scaled = sc.datasets.pbmc68k_reduced()
+    adata = scaled.raw.to_adata()
+    adata.uns[f"{_LABELS}_colors"] = scaled.uns[f"{_LABELS}_colors"]
+    reference, query = train_test_split(
+        np.arange(adata.n_obs),
+        test_size=0.3,
+        stratify=adata.obs[_LABELS],
+        random_state=seed,
+    )
+    return adata[np.sort(reference)].copy(), adata[np.sort(query)].copy()
+
+
+def _score(query: AnnData, labels: ArrayLike, seconds: float) -> dict[str, float]:
+    """Compare labels with the known ones."""
+    truth = query.obs[_LABELS].astype(str)
+    predicted = np.asarray(labels, dtype=str)
+    macro_f1 = f1_score(
+        truth,
         predicted,
-        (seconds, linear_seconds),
-        strict=True,
-    ):
-        macro_f1 = f1_score(
-            truth, labels, labels=sorted(set(truth)), average="macro", zero_division=0
-        )
-        table.loc[name] = accuracy_score(truth, labels), macro_f1, took
-    told = get.explain(query, n_genes=4).drop(columns="pval_adj").rename_axis(None)
-    told.columns = ["genes that add most", "gene set with the most evidence"]
-    doubtful = query.obs.loc[query.obs["tosica_probability"].idxmin()]
-    written = _write(query, out)
-    text = (
-        f"\n{reference.n_obs} reference cells, {query.n_obs} query cells, {query.n_vars} genes, "
-        f"{len(model.gene_sets)} gene sets, {len(model.labels)} labels\n\n"
-        f"{table.to_string(float_format='{:.3f}'.format, formatters={'seconds': '{:.1f}'.format})}\n\n"
-        f"{told.to_string()}\n\nLeast sure: {doubtful.name}, {doubtful['tosica_prediction']} with a probability of "
-        f"{doubtful['tosica_probability']:.2f}; its known label is {doubtful[_LABELS]}\n\n"
-        + "\n".join(["Written:", *(f"  {path}" for path in written)])
-        + "\n\nNext, with human blood of your own: tosica annotate cells.h5ad -o annotated.h5ad"
+        labels=truth.unique(),
+        average="macro",
+        zero_division=0,
     )
-    return table, text
+    return {
+        "accuracy": accuracy_score(truth, predicted),
+        "macro-F1": macro_f1,
+        "seconds": seconds,
+    }
+
+
+def _describe(
+    table: pd.DataFrame, query: AnnData, sizes: str, paths: list[Path]
+) -> str:
+    """Put the scores, the explanations and the paths into words."""
+    scores = table.to_string(
+        float_format="{:.3f}".format, formatters={"seconds": "{:.1f}".format}
+    )
+    explanations = get.explain(query, n_genes=4).drop(columns="pval_adj")
+    explanations = explanations.rename_axis(None)
+    explanations.columns = ["genes that add most", "gene set with the most evidence"]
+    doubtful = query.obs.loc[query.obs["tosica_probability"].idxmin()]
+    return "\n".join(
+        [
+            f"\n{sizes}\n",
+            f"{scores}\n",
+            f"{explanations.to_string()}\n",
+            f"Least sure: {doubtful.name}, {doubtful['tosica_prediction']} with a probability of "
+            f"{doubtful['tosica_probability']:.2f}; its known label is {doubtful[_LABELS]}\n",
+            "Written:",
+            *(f"  {path}" for path in paths),
+            "\nNext, with human blood of your own: tosica annotate cells.h5ad -o annotated.h5ad",
+        ]
+    )
 
 
 def _write(query: AnnData, out: Path) -> list[Path]:
     """Write the annotated query and a report."""
     out.mkdir(parents=True, exist_ok=True)
-    table, page = out / "annotated.h5ad", out / "report.html"
-    with replace_file(table) as temporary, as_os_error():
+    h5ad = out / "annotated.h5ad"
+    with replace_file(h5ad) as temporary, as_os_error():
         query.write_h5ad(temporary)
-    return [
-        table,
-        report(
-            query,
-            page,
-            labels_key=_LABELS,
-            title="700 PBMCs: the 210 that were not in training",
-        ),
-    ]
+    page = report(
+        query,
+        out / "report.html",
+        labels_key=_LABELS,
+        title="700 PBMCs: the 210 that were not in training",
+    )
+    return [h5ad, page]

@@ -154,7 +154,7 @@ def _stim(adata, **kwargs):
 
 
 @pytest.mark.parametrize("method", ["moderated-t", "t-test", "wilcoxon"])
-@pytest.mark.parametrize("n_samples", [4, 8])
+@pytest.mark.parametrize("n_samples", [6, 8])
 def test_where_nothing_differs_hardly_anything_is_reported(method, n_samples):
     reported = []
     for seed in range(10):
@@ -242,6 +242,29 @@ def test_samples_that_are_too_few():
     ):
         _stim(adata, sample_key="sample")
     assert "rank_gene_sets" not in adata.uns
+
+
+def test_two_samples_a_side_are_no_evidence(caplog):
+    table = _stim(
+        _cells(0, n_samples=4, raised=5), within="cell_type", sample_key="sample"
+    )
+    assert table["pval_adj"].isna().all()
+    assert table["pval"].notna().all()
+    assert "fewer than 3 samples on a side of 'B', 'T'" in caplog.text
+    caplog.clear()
+    table = _stim(_cells(0, n_samples=6), within="cell_type", sample_key="sample")
+    assert table["pval_adj"].notna().all()
+    assert "samples on a side" not in caplog.text
+
+
+def test_groups_that_are_labels_of_the_model_make_the_test_circular(caplog):
+    adata = _cells(0)
+    adata.uns["tosica"] = {"labels": np.array(["B", "T"])}
+    tosica.tl.rank_gene_sets(adata, "cell_type")
+    assert "the test is circular" in caplog.text
+    caplog.clear()
+    _stim(adata)
+    assert "circular" not in caplog.text
 
 
 def test_cell_types_that_lack_a_condition():

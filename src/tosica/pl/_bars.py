@@ -181,7 +181,7 @@ def rank_gene_sets(
     table = table.assign(
         name=table["gene_set"],
         value=table[values],
-        pale=table["pval_adj"] > LIMITS.pvalue,
+        pale=~(table["pval_adj"] <= LIMITS.pvalue),
     )
     table = table.sort_values("value", ascending=False, kind="stable")
     params = adata.uns[key].get("params", {})

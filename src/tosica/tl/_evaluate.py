@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
-from sklearn.metrics import accuracy_score, precision_recall_fscore_support
+from sklearn.metrics import precision_recall_fscore_support
 
 from tosica._checks import CellData, validate_params
 from tosica._obs import HETEROGENEOUS, UNKNOWN, read_groups, read_labels, read_numbers
@@ -30,6 +30,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _NO_LABEL = (UNKNOWN, HETEROGENEOUS)
+_CALIBRATION_COLUMNS = [
+    "low",
+    "high",
+    "n_cells",
+    "probability",
+    "accuracy",
+    "accuracy_low",
+    "accuracy_high",
+]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -161,107 +170,122 @@ def evaluate(
     >>> int(evaluation.confusion.loc["CD34+", "CD19+ B"])
     13
     """
-    own = f"{key}_prediction"
-    column = own if prediction_key is None else prediction_key
-    known = read_groups(adata, labels_key, name="labels_key", allow_missing=True)
-    labeled = known.codes >= 0
+    column = f"{key}_prediction" if prediction_key is None else prediction_key
+    truth = read_groups(adata, labels_key, name="labels_key", allow_missing=True)
+    labeled = truth.codes >= 0
     if not labeled.any():
         raise ValueError(
             f"No cell has a known label: adata.obs[{labels_key!r}] is missing (NaN) in all."
         )
     # All cells are read, so that the message on missing predictions counts all of them.
     predicted = read_groups(adata, column, name="prediction_key")
-    probability = (
-        read_numbers(adata, f"{key}_probability")[labeled] if column == own else None
-    )
-    known, predicted = (
-        each[labeled].remove_unused_categories() for each in (known, predicted)
-    )
-    truth, called = (np.asarray(each).astype(str) for each in (known, predicted))
-    labels, confident = (
-        {labels_key: truth, column: called},
-        column == f"{key}_confident",
-    )
-    terms = _score_terms(adata, labels, labeled, confident) if ontology else None
-    trained, words = set(read_labels(adata, key)), set(truth) - {UNKNOWN}
+    truth = truth[labeled].remove_unused_categories()
+    predicted = predicted[labeled].remove_unused_categories()
+    probability = None
+    if column == f"{key}_prediction":
+        probability = read_numbers(adata, f"{key}_probability")[labeled]
+    terms = None
+    if ontology:
+        terms = _score_terms(
+            adata, labels_key, column, labeled, confident=column == f"{key}_confident"
+        )
+    trained = set(read_labels(adata, key))
+    true_labels = set(truth.categories) - {UNKNOWN}
+    shared = true_labels & (trained | set(predicted.categories))
     # With terms, other words are no reason that none is correct.
-    if words and not words & (trained | set(called)) and terms is None:
-        raise _other_words(labels_key, column, truth, called)
-    if not labeled.all():
-        n_out, n_cells = (
-            format_thousands(int(n)) for n in ((~labeled).sum(), len(labeled))
-        )
-        logger.info(
-            "evaluate: %s of %s cells have no label in .obs[%r] and are left out",
-            n_out,
-            n_cells,
-            labels_key,
-        )
-    if trained and words - trained:
-        foreign = sorted(map(str, words - trained))
-        n_wrong = format_thousands(int(np.isin(truth, foreign).sum()))
-        what = "evaluate: the model was not trained on %s, so these cells (%s) count as wrong"
-        logger.info(what, list_names(foreign), n_wrong)
-
+    if true_labels and not shared and terms is None:
+        raise _other_words(labels_key, column, truth, predicted)
+    _log_cells_that_cannot_be_right(truth, labeled, labels_key, trained)
+    is_right = np.asarray(truth) == np.asarray(predicted)
+    is_named = np.asarray(predicted != UNKNOWN)
     calibration = None
     if probability is not None:
-        named = called != UNKNOWN
         calibration = calibration_bins(
-            (truth == called)[named], probability[named], n_bins
+            is_right[is_named], probability[is_named], n_bins
         )
-    table = _count_pairs(known, predicted, labels_key, column)
-    per_class = _score_classes(truth, called, probability, table.index)
+    table = _count_pairs(truth, predicted, labels_key, column)
+    per_class = _score_classes(truth, predicted, probability, table.index)
     scores = {
         "n_cells": len(truth),
-        "accuracy": accuracy_score(truth, called),
+        "accuracy": is_right.mean(),
         "balanced_accuracy": per_class["recall"].mean(),
         "macro_f1": per_class["f1"].mean(),
         "expected_calibration_error": expected_calibration_error(calibration),
-        "share_unknown": np.isin(called, _NO_LABEL).mean(),
+        "share_unknown": predicted.isin(_NO_LABEL).mean(),
     }
     if terms is not None:
+        is_kind = terms["is_kind"] | is_right
         per_class["ontology_recall"] = (
-            terms["is_right"].groupby(truth).mean().reindex(per_class.index)
+            is_kind.groupby(np.asarray(truth)).mean().reindex(per_class.index)
         )
-        scores |= {
-            "ontology_accuracy": terms["is_right"].mean(),
-            "share_without_term": (~terms["has_terms"]).mean(),
-        }
-    return Evaluation(
-        pd.DataFrame(scores, index=pd.Index([column])), per_class, table, calibration
-    )
+        scores["ontology_accuracy"] = is_kind.mean()
+        scores["share_without_term"] = (~terms["has_terms"]).mean()
+    summary = pd.DataFrame(scores, index=pd.Index([column]))
+    return Evaluation(summary, per_class, table, calibration)
+
+
+def _log_cells_that_cannot_be_right(
+    truth: pd.Categorical,
+    labeled: NDArray[np.bool_],
+    labels_key: str,
+    trained: set[str],
+) -> None:
+    """Log how many cells have no label, and how many a label that the model does not have."""
+    if not labeled.all():
+        logger.info(
+            "evaluate: %s of %s cells have no label in .obs[%r] and are left out",
+            format_thousands(int((~labeled).sum())),
+            format_thousands(len(labeled)),
+            labels_key,
+        )
+    foreign = sorted(set(truth.categories) - trained - {UNKNOWN})
+    if trained and foreign:
+        logger.info(
+            "evaluate: the model was not trained on %s, so these cells (%s) count as wrong",
+            list_names(foreign),
+            format_thousands(int(truth.isin(foreign).sum())),
+        )
 
 
 def _score_classes(
-    truth: np.ndarray,
-    called: np.ndarray,
+    truth: pd.Categorical,
+    predicted: pd.Categorical,
     probability: NDArray[np.float64] | None,
     labels: pd.Index,
 ) -> pd.DataFrame:
     """Score each known label, and average the probability of the cells that are called so."""
     precision, recall, f1, n_cells = precision_recall_fscore_support(
-        truth, called, labels=list(labels), average=None, zero_division=np.nan
+        np.asarray(truth),
+        np.asarray(predicted),
+        labels=list(labels),
+        average=None,
+        zero_division=np.nan,
     )
-    of_called = pd.Series(probability, index=range(len(truth)), dtype=float).groupby(
-        called
+    of_predicted = pd.Series(probability, range(len(truth)), dtype=float).groupby(
+        np.asarray(predicted)
     )
-    table = {
-        "n_cells": n_cells,
-        "n_predicted": [int((called == label).sum()) for label in labels],
-        "precision": precision,
-        "recall": recall,
-        "f1": f1,
-        "probability": of_called.mean().reindex(labels).to_numpy(),
-    }
-    return pd.DataFrame(table, index=labels)
+    return pd.DataFrame(
+        {
+            "n_cells": n_cells,
+            "n_predicted": of_predicted.size().reindex(labels, fill_value=0),
+            "precision": precision,
+            "recall": recall,
+            "f1": f1,
+            "probability": of_predicted.mean().reindex(labels),
+        },
+        index=labels,
+    )
 
 
 def _other_words(
-    labels_key: str, column: str, truth: np.ndarray, called: np.ndarray
+    labels_key: str,
+    column: str,
+    truth: pd.Categorical,
+    predicted: pd.Categorical,
 ) -> ValueError:
     return ValueError(
         f"adata.obs[{labels_key!r}] and adata.obs[{column!r}] have no label in common "
-        f"({str(truth[0])!r}, {str(called[0])!r}): bring both to the same words."
+        f"({truth[0]!r}, {predicted[0]!r}): bring both to the same words."
     )
 
 
@@ -330,31 +354,23 @@ def confusion(
     CD34+                   13      0         0
     CD56+ NK                 0      0        31
     """
-    known = read_groups(adata, labels_key, name="labels_key")
+    truth = read_groups(adata, labels_key, name="labels_key")
     predicted = read_groups(adata, prediction_key, name="prediction_key")
-    counts = _count_pairs(known, predicted, labels_key, prediction_key)
+    counts = _count_pairs(truth, predicted, labels_key, prediction_key)
     return counts.div(counts.sum(axis=1), axis=0) if normalize else counts
 
 
 def _count_pairs(
-    known: pd.Categorical, predicted: pd.Categorical, *names: str
+    truth: pd.Categorical, predicted: pd.Categorical, labels_key: str, column: str
 ) -> pd.DataFrame:
-    """Count the cells of each known and predicted label; ``names`` are those of rows and columns."""
-    rows, predictions = (
-        _unknown_last(known.categories),
-        _unknown_last(predicted.categories),
-    )
-    shared = set(rows) & set(predictions) - {UNKNOWN}
-    columns = (
-        _unknown_last(dict.fromkeys([*rows, *predictions])) if shared else predictions
-    )
-    counts = np.zeros((len(rows), len(columns)), dtype=np.int64)
-    row_of = pd.Index(rows).get_indexer(known.categories)[known.codes]
-    column_of = pd.Index(columns).get_indexer(predicted.categories)[predicted.codes]
-    np.add.at(counts, (row_of, column_of), 1)
-    return pd.DataFrame(
-        counts, pd.Index(rows, name=names[0]), pd.Index(columns, name=names[1])
-    )
+    """Count the cells of each known and predicted label."""
+    rows = _unknown_last(truth.categories)
+    columns = _unknown_last(predicted.categories)
+    if set(rows) & set(columns) - {UNKNOWN}:
+        columns = _unknown_last(dict.fromkeys([*rows, *columns]))
+    counts = pd.crosstab(np.asarray(truth), np.asarray(predicted))
+    counts = counts.reindex(index=rows, columns=columns, fill_value=0)
+    return counts.rename_axis(index=labels_key, columns=column)
 
 
 def _unknown_last(labels: Iterable[str]) -> list[str]:
@@ -415,36 +431,26 @@ def reliability(
     >>> table[["n_cells", "probability"]].to_numpy().tolist()
     [[700.0, 0.75]]
     """
-    known = np.asarray(read_groups(adata, labels_key, name="labels_key")).astype(str)
-    predicted = np.asarray(read_groups(adata, f"{key}_prediction")).astype(str)
+    truth = read_groups(adata, labels_key, name="labels_key")
+    predicted = read_groups(adata, f"{key}_prediction")
     probability = read_numbers(adata, f"{key}_probability")
-    named = predicted != UNKNOWN
-    if not named.any():
+    is_named = np.asarray(predicted != UNKNOWN)
+    if not is_named.any():
         raise ValueError(f"All cells of adata.obs['{key}_prediction'] are {UNKNOWN!r}.")
-    if not set(known) & set(predicted[named]):
-        raise _other_words(labels_key, f"{key}_prediction", known, predicted[named])
-    return calibration_bins((known == predicted)[named], probability[named], n_bins)
-
-
-_COLUMNS = [
-    "low",
-    "high",
-    "n_cells",
-    "probability",
-    "accuracy",
-    "accuracy_low",
-    "accuracy_high",
-]
+    if set(truth.categories).isdisjoint(predicted[is_named]):
+        raise _other_words(labels_key, f"{key}_prediction", truth, predicted[is_named])
+    is_right = np.asarray(truth) == np.asarray(predicted)
+    return calibration_bins(is_right[is_named], probability[is_named], n_bins)
 
 
 def calibration_bins(
-    right: NDArray[np.bool_], probability: NDArray[np.float64], n_bins: int
+    is_right: NDArray[np.bool_], probability: NDArray[np.float64], n_bins: int
 ) -> pd.DataFrame:
     """Compute the accuracy in each bin of the probability.
 
     Parameters
     ----------
-    right
+    is_right
         Whether each cell's label is correct, shape ``(n_cells,)``.
     probability
         Probability of this label, shape ``(n_cells,)``.
@@ -459,14 +465,22 @@ def calibration_bins(
     bins = np.clip(np.searchsorted(edges, probability, side="left") - 1, 0, n_bins - 1)
     rows = []
     for i in np.unique(bins):
-        inside = bins == i
-        n_cells, n_right = int(inside.sum()), int(right[inside].sum())
+        in_bin = bins == i
+        n_cells = int(in_bin.sum())
+        n_right = int(is_right[in_bin].sum())
         interval = binomtest(n_right, n_cells).proportion_ci(method="wilson")
-        means = probability[inside].mean(), n_right / n_cells
         rows.append(
-            (edges[i], edges[i + 1], n_cells, *means, interval.low, interval.high)
+            {
+                "low": edges[i],
+                "high": edges[i + 1],
+                "n_cells": n_cells,
+                "probability": probability[in_bin].mean(),
+                "accuracy": n_right / n_cells,
+                "accuracy_low": interval.low,
+                "accuracy_high": interval.high,
+            }
         )
-    return pd.DataFrame(rows, columns=_COLUMNS)
+    return pd.DataFrame(rows, columns=_CALIBRATION_COLUMNS)
 
 
 def expected_calibration_error(table: pd.DataFrame | None) -> float:
@@ -489,8 +503,10 @@ def expected_calibration_error(table: pd.DataFrame | None) -> float:
 
 def _score_terms(
     adata: AnnData | MuData,
-    labels: dict[str, np.ndarray],
-    cells: NDArray[np.bool_],
+    labels_key: str,
+    column: str,
+    labeled: NDArray[np.bool_],
+    *,
     confident: bool,
 ) -> pd.DataFrame:
     """Score predictions by the terms of known and predicted labels.
@@ -499,51 +515,47 @@ def _score_terms(
     ----------
     adata
         The query.
-    labels
-        Known and predicted labels of the scored cells, by their columns of ``adata.obs``.
-    cells
-        Which cells are scored.
+    labels_key, column
+        Columns of ``adata.obs`` with known and predicted labels.
+    labeled
+        Cells to score, ``(n_obs,)``.
     confident
-        Whether a prediction is right, too, that the known label is a kind of.
+        Whether a prediction is right, too, if the known label is a kind of it.
 
     Returns
     -------
-    Table with the columns ``is_right``, of the prediction, and ``has_terms``, for both labels.
+    Table with the columns ``is_kind``, of the prediction, and ``has_terms``, for both labels.
 
     Raises
     ------
     ValueError
         If no cell has a term for both.
     """
-    (labels_key, known), (_, called) = labels.items()
-    truth, term = (_terms(adata, column)[cells] for column in labels)
-    has_terms = (truth != NO_TERM) & (term != NO_TERM)
+    truth = _terms(adata, labels_key)[labeled]
+    predicted = _terms(adata, column)[labeled]
+    has_terms = (truth != NO_TERM) & (predicted != NO_TERM)
     if not has_terms.any():
-        without = labels_key if (truth == NO_TERM).all() else list(labels)[1]
+        without = labels_key if (truth == NO_TERM).all() else column
         raise ValueError(
             f"ontology=True was given, but no cell has a term for its label in adata.obs[{without!r}]: "
             f"call tosica.onto.map_labels(adata, {without!r}, mapping={{label: identifier}}) first."
         )
-    pairs = list(zip(term, truth, strict=True))
-    kinds = {
-        (a, b): is_kind_of(a, b) or (confident and is_kind_of(b, a))
-        for a, b in set(pairs)
-    }
-    is_right = (known == called) | np.array([kinds[pair] for pair in pairs])
-    return pd.DataFrame({"is_right": is_right, "has_terms": has_terms})
+    kinds: dict[tuple[str, str], bool] = {}
+    for a, b in set(zip(predicted, truth, strict=True)):
+        kinds[a, b] = is_kind_of(a, b) or (confident and is_kind_of(b, a))
+    is_kind = [kinds[pair] for pair in zip(predicted, truth, strict=True)]
+    return pd.DataFrame({"is_kind": is_kind, "has_terms": has_terms})
 
 
-def _terms(adata: AnnData | MuData, column: str) -> np.ndarray:
+def _terms(adata: AnnData | MuData, column: str) -> NDArray[np.object_]:
     """Term of each cell's label: from the column that has them, else by the label's name."""
-    of_terms = f"{column}{TERM_SUFFIX}"
-    has_column = of_terms in adata.obs
-    groups = read_groups(
-        adata, of_terms if has_column else column, name="labels_key", allow_missing=True
-    )
-    if has_column:
+    term_column = f"{column}{TERM_SUFFIX}"
+    if term_column in adata.obs:
+        groups = read_groups(adata, term_column, name="labels_key", allow_missing=True)
         names = read_ontology().names
         terms = [term if term in names else NO_TERM for term in groups.categories]
     else:
+        groups = read_groups(adata, column, name="labels_key", allow_missing=True)
         terms = [match_label(label).term or NO_TERM for label in groups.categories]
     # Cells without a label have the code -1.
     return np.array([*terms, NO_TERM], dtype=object)[groups.codes]

@@ -1,15 +1,16 @@
-"""Deletion and insertion curves: whether labels rest on the genes and gene sets that explain them."""
+"""Deletion and insertion curves, which test whether labels rest on their explanations."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise, product
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 import torch
 from scipy.integrate import trapezoid
+from scipy.stats import sem
 
 from tosica._checks import FileKey, Fraction, InstanceOf, Integer, validate_params
 from tosica._obs import ATTRIBUTION, read_attribution, read_groups
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
     from tosica.model import TOSICA
     from tosica.model._query import Minibatch
 
+    # By change and order, (n_cells, n_shares).
+    _Curves: TypeAlias = dict[tuple[str, str], NDArray[np.float64]]
+
 _SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
-_ORDERS = ("genes", "gene sets", "random")
 _CHANGES = ("deletion", "insertion")
 
 
@@ -116,84 +119,91 @@ def faithfulness(
     >>> bool(area["deletion", "genes"] < area["deletion", "random"])
     True
     """
-    listed = list(shares)
-    for each in listed:
-        Fraction().check("each of shares", each)
-    ascend = all(low < high for low, high in pairwise(listed))
-    if len(listed) < 2 or listed[0] != 0 or listed[-1] != 1 or not ascend:
-        raise ValueError(f"shares must ascend from 0 to 1, not {listed}.")
-    share = np.array(listed, dtype=np.float64)
+    shares = list(shares)
+    for share in shares:
+        Fraction().check("each of shares", share)
+    ascend = all(low < high for low, high in pairwise(shares))
+    if len(shares) < 2 or shares[0] != 0 or shares[-1] != 1 or not ascend:
+        raise ValueError(f"shares must ascend from 0 to 1, not {shares}.")
     check_annotated_by(adata, model, key.removesuffix("_attribution"))
     record = read_attribution(adata, key)
     rng = np.random.default_rng(seed)
     groups = read_groups(adata, str(record["groupby"]))
-    names = [str(name) for name in record["groups"]]
-    explained = np.flatnonzero(
-        np.isin(np.asarray(groups.categories)[groups.codes], names)
-    )
-    chosen = np.sort(rng.permutation(explained)[:n_cells])
-    code_of = np.array(
-        [names.index(name) if name in names else -1 for name in groups.categories]
-    )
-    ranks = _ranks(record, model, rng)
-    changed = _change_genes(
+    codes = pd.Index(record["groups"].astype(str)).get_indexer(groups.categories)
+    group_of_cell = codes[groups.codes]
+    explained = np.flatnonzero(group_of_cell >= 0)
+    rows = np.sort(rng.permutation(explained)[:n_cells])
+    ranks = _rank_genes(record, model, rng)
+    probabilities, is_best = _change_genes(
         model,
-        adata[chosen],
-        ranks,
-        code_of[groups.codes[chosen]],
-        share,
-        record,
-        {"layer": layer, "use_raw": use_raw},
+        adata[rows],
+        {order: rank[group_of_cell[rows]] for order, rank in ranks.items()},
+        np.array(shares, dtype=np.float64),
+        use_mean=record["baseline"] == "mean",
+        layer=layer,
+        use_raw=use_raw,
     )
-    target, tables = adata.copy() if copy else adata, _tables(changed, share)
-    target.uns[key_added] = tables
+    curves, area = _tables(probabilities, is_best, shares)
+    result = adata.copy() if copy else adata
+    # Row names in a file are strings.
+    result.uns[key_added] = {
+        "curves": curves.set_index(curves.index.astype(str)),
+        "area": area.set_index(area.index.astype(str)),
+    }
+    areas = [f"{row.area:.3f} ({row.change}, {row.order})" for row in area.itertuples()]
     logger.info(
         "faithfulness: area under the probability %s; added .uns['%s']",
-        ", ".join(
-            f"{row.area:.3f} ({row.change}, {row.order})"
-            for row in tables["area"].itertuples()
-        ),
+        ", ".join(areas),
         key_added,
     )
-    return target if copy else None
+    return result if copy else None
 
 
-def _ranks(
+def _rank_genes(
     record: Mapping[str, Any], model: TOSICA, rng: np.random.Generator
 ) -> dict[str, NDArray[np.intp]]:
     """Rank of each gene in each group, ``(n_groups, n_genes)``, by each order."""
     added = record["genes"].to_numpy(np.float64).T
+    by_set = _rank_by_gene_set(record, model, rng)
+    at_random = np.tile(np.arange(added.shape[1]), (len(added), 1))
+    return {
+        "genes": (-added).argsort(axis=1, kind="stable").argsort(axis=1),
+        "gene sets": by_set,
+        "random": rng.permuted(at_random, axis=1),
+    }
+
+
+def _rank_by_gene_set(
+    record: Mapping[str, Any], model: TOSICA, rng: np.random.Generator
+) -> NDArray[np.intp]:
+    """Rank the genes of sets with evidence first, then those of other sets by the set's mean.
+
+    A gene of no set is a set by itself. A gene of several sets has the rank of the first.
+    """
+    added = record["genes"].to_numpy(np.float64).T
     set_names, members = model.modalities[0].gene_sets()
-    evidence = record["evidence"]
-    # A gene of no set is a set of its own here, as it appears by itself in the reading.
-    alone = np.flatnonzero(np.diff(members.tocsr().indptr) == 0)
-    units = [*np.split(members.indices, members.indptr[1:])[:-1], *alone[:, None]]
-    means = np.vstack(
-        [
-            (members.T @ added.T) / np.diff(members.indptr).clip(1)[:, None],
-            added.T[alone],
-        ]
+    without_set = np.flatnonzero(np.diff(members.tocsr().indptr) == 0)
+    genes_of_set = np.split(members.indices, members.indptr[1:-1])
+    genes_of_set.extend(without_set[:, None])
+    set_sizes = np.diff(members.indptr).clip(1)
+    set_means = np.vstack(
+        [(members.T @ added.T) / set_sizes[:, None], added.T[without_set]]
     )
-    by_set = np.empty_like(added)
+    group_of_evidence = record["evidence"]["group"].astype(str)
+    ranks = np.empty(added.shape, dtype=np.intp)
     for i, name in enumerate(record["groups"]):
-        found = [
-            set_names.index(s)
-            for s in evidence.loc[
-                evidence["group"].astype(str) == str(name), "gene_set"
-            ]
-        ]
-        rest = np.argsort(-means[:, i], kind="stable")
-        order = [*found, *rest[~np.isin(rest, found)]]
-        first = np.empty(added.shape[1])
-        for position, j in reversed(list(enumerate(order))):
-            first[units[j]] = position
-        # Within a set as at random: what is tested is the order of the sets.
-        by_set[i] = np.lexsort((rng.random(len(first)), first)).argsort()
-    at_random = rng.permuted(
-        np.tile(np.arange(added.shape[1]), (len(added), 1)), axis=1
-    )
-    by_gene = (-added).argsort(axis=1, kind="stable").argsort(axis=1)
-    return dict(zip(_ORDERS, (by_gene, by_set.astype(np.intp), at_random), strict=True))
+        evidence = record["evidence"][group_of_evidence == str(name)]
+        with_evidence = [set_names.index(s) for s in evidence["gene_set"]]
+        by_mean = np.argsort(-set_means[:, i], kind="stable")
+        without_evidence = by_mean[~np.isin(by_mean, with_evidence)]
+        position = np.empty(added.shape[1])
+        order = [*with_evidence, *without_evidence]
+        for j in range(len(order) - 1, -1, -1):
+            position[genes_of_set[order[j]]] = j
+        # Within a set as at random: the order of the sets is tested.
+        by_position = np.lexsort((rng.random(len(position)), position))
+        ranks[i] = by_position.argsort()
+    return ranks
 
 
 @torch.no_grad()
@@ -201,51 +211,65 @@ def _change_genes(
     model: TOSICA,
     adata: AnnData,
     ranks: dict[str, NDArray[np.intp]],
-    groups: NDArray[np.integer],
     shares: NDArray[np.float64],
-    record: Mapping[str, Any],
-    source: Mapping[str, Any],
-) -> dict[tuple[str, str], NDArray[np.float64]]:
+    *,
+    use_mean: bool,
+    layer: str | None,
+    use_raw: bool,
+) -> tuple[_Curves, _Curves]:
     """Compute the label's probability, and whether it is the best label, after each step.
+
+    Parameters
+    ----------
+    model
+        The model.
+    adata
+        Cells to change.
+    ranks
+        Rank of each gene in each cell, ``(n_cells, n_genes)``, by each order.
+    shares
+        Shares of the genes to change.
+    use_mean
+        Whether the baseline is the mean of the cells.
+    layer, use_raw
+        As in :func:`faithfulness`.
 
     Returns
     -------
-    By change and order, shape ``(2, n_cells, n_shares)``.
+    Both by change and order, ``(n_cells, n_shares)``.
     """
     module = model.module
-    start = module.baseline[None]
-    if record["baseline"] == "mean":
+    baseline = module.baseline[None]
+    if use_mean:
         with only_warnings(query_logger):
-            start = torch.cat(
-                [batch.x for batch in model.iter_batches(adata, **source)]
-            ).mean(0, keepdim=True)
-    n_changed = torch.from_numpy(np.round(shares * ranks["genes"].shape[1]))
-    results = {
-        (c, o): np.empty((2, adata.n_obs, len(shares))) for c in _CHANGES for o in ranks
-    }
+            batches = model.iter_batches(adata, layer=layer, use_raw=use_raw)
+            baseline = torch.cat([batch.x for batch in batches]).mean(0, keepdim=True)
+    n_changed = np.round(shares * ranks["genes"].shape[1])
+    curves = list(product(_CHANGES, ranks))
+    shape = (adata.n_obs, len(shares))
+    probabilities = {curve: np.empty(shape) for curve in curves}
+    is_best = {curve: np.empty(shape) for curve in curves}
 
-    def change(minibatch: Minibatch) -> int:
-        first, x, measured, _ = minibatch
-        rows = slice(first, first + len(x))
-        label = module.annotate(x, attention=False, measured=measured).logits.argmax(
-            1, keepdim=True
-        )
-        for order, rank in ranks.items():
-            of_cell = torch.from_numpy(rank[groups[rows]]).to(x.device)
+    def change(batch: Minibatch) -> int:
+        x = batch.x
+        rows = slice(batch.start, batch.start + len(x))
+        measured = batch.measured
+        logits = module.annotate(x, attention=False, measured=measured).logits
+        label = logits.argmax(1, keepdim=True)
+        for name, order in curves:
+            genes = torch.from_numpy(ranks[order][rows]).to(x.device)
             for i, n in enumerate(n_changed):
-                is_changed = of_cell < n
-                for name in _CHANGES:
-                    before, after = (x, start) if name == "deletion" else (start, x)
-                    mixed = torch.where(is_changed, after, before)
-                    logits = module.annotate(
-                        mixed, attention=False, measured=measured
-                    ).logits
-                    results[name, order][0, rows, i] = (
-                        module.probabilities(logits).gather(1, label)[:, 0].cpu()
-                    )
-                    results[name, order][1, rows, i] = (
-                        logits.argmax(1, keepdim=True) == label
-                    )[:, 0].cpu()
+                if name == "deletion":
+                    mixed = torch.where(genes < n, baseline, x)
+                else:
+                    mixed = torch.where(genes < n, x, baseline)
+                logits = module.annotate(
+                    mixed, attention=False, measured=measured
+                ).logits
+                probability = module.probabilities(logits).gather(1, label)
+                probabilities[name, order][rows, i] = probability[:, 0].cpu()
+                is_label = logits.argmax(1, keepdim=True) == label
+                is_best[name, order][rows, i] = is_label[:, 0].cpu()
         return len(x)
 
     with (
@@ -253,42 +277,43 @@ def _change_genes(
         thread_pool(module.device),
         progress(adata.n_obs, "faithfulness") as step,
     ):
-        for n_cells in thread_map(change, model.iter_batches(adata, **source)):
+        batches = model.iter_batches(adata, layer=layer, use_raw=use_raw)
+        for n_cells in thread_map(change, batches):
             step.update(n_cells)
-    return results
+    return probabilities, is_best
 
 
 def _tables(
-    results: dict[tuple[str, str], NDArray[np.float64]], share: NDArray[np.float64]
-) -> dict[str, pd.DataFrame]:
-    """Make tables of the curves, the mean over the cells, and of the area under that of the probability."""
+    probabilities: _Curves, is_best: _Curves, shares: list[float]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Make the tables of the curves, and of the areas under the probability."""
     areas = {
-        name: trapezoid(values[0], share, axis=1) for name, values in results.items()
+        curve: trapezoid(values, shares, axis=1)
+        for curve, values in probabilities.items()
     }
-    curves, rows = [], []
-    for (change, order), values in results.items():
-        named, (probability, kept) = {"change": change, "order": order}, values.mean(1)
+    curves = []
+    rows = []
+    for (change, order), area in areas.items():
         curves.append(
             pd.DataFrame(
-                {**named, "share": share, "probability": probability, "kept": kept}
+                {
+                    "change": change,
+                    "order": order,
+                    "share": shares,
+                    "probability": probabilities[change, order].mean(0),
+                    "kept": is_best[change, order].mean(0),
+                }
             )
         )
-        area, by_chance = areas[change, order], areas[change, "random"]
+        by_chance = areas[change, "random"]
         is_better = area > by_chance if change == "insertion" else area < by_chance
-        error = area.std(ddof=1) / np.sqrt(len(area)) if len(area) > 1 else np.nan
         rows.append(
             {
-                **named,
+                "change": change,
+                "order": order,
                 "area": area.mean(),
-                "area_se": error,
+                "area_se": sem(area) if len(area) > 1 else np.nan,
                 "better_than_random": is_better.mean(),
             }
         )
-    tables = {
-        "curves": pd.concat(curves, ignore_index=True),
-        "area": pd.DataFrame(rows),
-    }
-    # Row names in a file are strings.
-    return {
-        name: table.set_index(table.index.astype(str)) for name, table in tables.items()
-    }
+    return pd.concat(curves, ignore_index=True), pd.DataFrame(rows)

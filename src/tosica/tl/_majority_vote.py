@@ -1,4 +1,4 @@
-"""Majority vote: one label for all cells of a small cluster, and these clusters."""
+"""Majority vote of the cells in small clusters, and the clusters."""
 
 from __future__ import annotations
 
@@ -49,13 +49,12 @@ CLUSTERS = InstanceOf(
 # In benchmarks' data, 20 of 22 such clusters lost right labels by the vote, and 1 gained some.
 _SURPRISING = 2.0
 # Clusters that a log message names.
-_SHOWN = 5
+_N_NAMED = 5
 # Darker than the grey of "Unknown".
 _HETEROGENEOUS_COLOR = "#808080"
 # CellTypist's resolutions: number of cells below which each is used.
 _RESOLUTIONS = ((5_000, 5), (20_000, 10), (40_000, 15), (100_000, 20), (200_000, 25))
 _LARGEST_RESOLUTION = 30
-_LEIDEN = {"flavor": "igraph", "n_iterations": 2, "directed": False, "random_state": 0}
 
 
 @validate_params(
@@ -163,65 +162,59 @@ def majority_vote(
     'Heterogeneous'
     """
     predicted = read_groups(adata, f"{key}_prediction")
-    result_key = key_added or f"{key}_majority_vote"
-    read = [
-        f"{key}_{name}" for name in ("prediction", "probability", "over_clustering")
-    ]
-    if result_key in read or (
-        isinstance(over_clustering, str) and result_key == over_clustering
-    ):
+    key_added = key_added or f"{key}_majority_vote"
+    inputs = [f"{key}_prediction", f"{key}_probability", f"{key}_over_clustering"]
+    if isinstance(over_clustering, str):
+        inputs.append(over_clustering)
+    if key_added in inputs:
         raise ValueError(
-            f"key_added={result_key!r} would overwrite what the vote is based on: rename it."
+            f"key_added={key_added!r} would overwrite what the vote is based on: rename it."
         )
-    clusters = (
-        over_cluster(adata)
-        if over_clustering is None
-        else read_clusters(adata, over_clustering)
-    )
-
-    # Labels in the model's order, then other predictions.
-    known = dict.fromkeys([*read_labels(adata, key), *predicted.categories])
-    if HETEROGENEOUS in known:
-        raise ValueError(
-            f"A label is called {HETEROGENEOUS!r}, as mixed clusters are: rename the label."
-        )
-    labels = [*(label for label in known if label != UNKNOWN), UNKNOWN, HETEROGENEOUS]
+    clusters = read_clusters(adata, over_clustering)
+    labels = _labels_in_order(adata, key, predicted)
     label_of_cell = pd.Index(labels).get_indexer(predicted.categories)[predicted.codes]
-    probability = (
-        read_numbers(adata, f"{key}_probability")
-        if f"{key}_probability" in adata.obs
-        else None
-    )
+    probability = None
+    if f"{key}_probability" in adata.obs:
+        probability = read_numbers(adata, f"{key}_probability")
     winners, shares = _winners(clusters, label_of_cell, len(labels), probability)
-    winners[shares < min_prop] = len(labels) - 1
+    heterogeneous = labels.index(HETEROGENEOUS)
+    winners[shares < min_prop] = heterogeneous
     voted = winners[clusters.codes]
-    _warn_of_mixed(
-        clusters, (voted != label_of_cell) & (voted != len(labels) - 1), probability
-    )
+    is_changed = voted != label_of_cell
+    _warn_of_mixed(clusters, is_changed & (voted != heterogeneous), probability)
 
-    target = adata.copy() if copy else adata
+    result = adata.copy() if copy else adata
     occurring = [labels[i] for i in np.unique(voted)]
     vote = pd.Categorical(np.array(labels, dtype=object)[voted], categories=occurring)
     if over_clustering is None:
-        target.obs[f"{key}_over_clustering"] = clusters
-    target.obs[result_key] = _in_type_of(adata.obs[f"{key}_prediction"], vote)
-    colors = _prediction_colors(adata, key)
+        result.obs[f"{key}_over_clustering"] = clusters
+    result.obs[key_added] = _in_type_of(adata.obs[f"{key}_prediction"], vote)
+    colors = {**_prediction_colors(adata, key), HETEROGENEOUS: _HETEROGENEOUS_COLOR}
     # Colors of an earlier call may belong to other labels.
-    target.uns.pop(f"{result_key}_colors", None)
-    if set(occurring) <= {*colors, HETEROGENEOUS}:
-        target.uns[f"{result_key}_colors"] = [
-            colors.get(label, _HETEROGENEOUS_COLOR) for label in occurring
-        ]
-    n_changed, n_obs = (
-        format_thousands(int(n)) for n in ((voted != label_of_cell).sum(), adata.n_obs)
-    )
+    result.uns.pop(f"{key_added}_colors", None)
+    if colors.keys() >= set(occurring):
+        result.uns[f"{key_added}_colors"] = [colors[label] for label in occurring]
     logger.info(
         "majority_vote: %s of %s cells have another label than before; added .obs[%r]",
-        n_changed,
-        n_obs,
-        result_key,
+        format_thousands(int(is_changed.sum())),
+        format_thousands(adata.n_obs),
+        key_added,
     )
-    return target if copy else None
+    return result if copy else None
+
+
+def _labels_in_order(
+    adata: AnnData | MuData, key: str, predicted: pd.Categorical
+) -> list[str]:
+    """Labels in the model's order, then other predictions, "Unknown" and "Heterogeneous"."""
+    labels = list(dict.fromkeys([*read_labels(adata, key), *predicted.categories]))
+    if HETEROGENEOUS in labels:
+        raise ValueError(
+            f"A label is called {HETEROGENEOUS!r}, as mixed clusters are: rename the label."
+        )
+    if UNKNOWN in labels:
+        labels.remove(UNKNOWN)
+    return [*labels, UNKNOWN, HETEROGENEOUS]
 
 
 def _winners(
@@ -233,20 +226,21 @@ def _winners(
     """Winning label of each cluster, and its share of the cluster's cells."""
     votes = np.zeros((len(clusters.categories), n_labels), dtype=np.int64)
     np.add.at(votes, (clusters.codes, label_of_cell), 1)
-    most = votes.max(axis=1)
+    n_votes = votes.max(axis=1)
     winners = votes.argmax(axis=1)
     if probability is not None:
-        for i in np.flatnonzero((votes == most[:, None]).sum(axis=1) > 1):
-            inside = clusters.codes == i
+        is_tied = (votes == n_votes[:, None]).sum(axis=1) > 1
+        for i in np.flatnonzero(is_tied):
+            in_cluster = clusters.codes == i
             # With equally many cells each, sums compare as means do. They are exact, since with
             # rounding the order of the cells would decide.
-            best = np.flatnonzero(votes[i] == most[i])
-            sums = {
-                label: fsum(probability[inside & (label_of_cell == label)])
-                for label in best
-            }
-            winners[i] = max(sums, key=lambda label: (sums[label], -label))
-    return winners, most / votes.sum(axis=1)
+            sums = {}
+            for label in np.flatnonzero(votes[i] == n_votes[i]):
+                is_voter = in_cluster & (label_of_cell == label)
+                sums[label] = fsum(probability[is_voter])
+            # The labels ascend, and max takes the first of several.
+            winners[i] = max(sums, key=lambda label: sums[label])
+    return winners, n_votes / votes.sum(axis=1)
 
 
 def _warn_of_mixed(
@@ -255,32 +249,37 @@ def _warn_of_mixed(
     probability: NDArray[np.float64] | None,
 ) -> None:
     """Warn in the log of clusters that seem to have several types."""
-    n = len(clusters.categories)
-    size, n_overruled = (
-        np.bincount(clusters.codes, minlength=n),
-        np.bincount(clusters.codes, overruled, n),
-    )
+    n_clusters = len(clusters.categories)
+    n_cells = np.bincount(clusters.codes, minlength=n_clusters)
+    n_overruled = np.bincount(clusters.codes, overruled, n_clusters)
     if probability is None or not ((probability >= 0) & (probability <= 1)).all():
-        mixed = n_overruled > size / 2
-        why = "the label of the cluster has fewer than half of its cells"
+        mixed = n_overruled > n_cells / 2
+        reason = "the label of the cluster has fewer than half of its cells"
     else:
-        expected = np.bincount(clusters.codes, 1 - probability, n)
-        variance = np.bincount(clusters.codes, probability * (1 - probability), n)
-        mixed = n_overruled > np.maximum(expected + _SURPRISING * np.sqrt(variance), 1)
-        why = "more cells get another label than their probabilities explain"
+        expected = np.bincount(clusters.codes, 1 - probability, n_clusters)
+        variance = np.bincount(
+            clusters.codes, probability * (1 - probability), n_clusters
+        )
+        limit = expected + _SURPRISING * np.sqrt(variance)
+        mixed = n_overruled > np.maximum(limit, 1)
+        reason = "more cells get another label than their probabilities explain"
     if not mixed.any():
         return
     worst = [i for i in np.argsort(-n_overruled, kind="stable") if mixed[i]]
-    named = [
-        f"{clusters.categories[i]!r} ({n_overruled[i]:.0f} of {size[i]} cells)"
-        for i in worst[:_SHOWN]
+    names = [
+        f"{clusters.categories[i]!r} ({n_overruled[i]:.0f} of {n_cells[i]} cells)"
+        for i in worst[:_N_NAMED]
     ]
-    more = ", …" if len(worst) > _SHOWN else ""
-    what = (
+    if len(worst) > _N_NAMED:
+        names.append("…")
+    logger.warning(
         "majority_vote: in %d of %d clusters %s, so they seem to have several types, and the vote may be worse than "
-        "the labels before: %s%s; cluster more finely, or call mixed clusters Heterogeneous by min_prop"
+        "the labels before: %s; cluster more finely, or call mixed clusters Heterogeneous by min_prop",
+        len(worst),
+        n_clusters,
+        reason,
+        ", ".join(names),
     )
-    logger.warning(what, len(worst), n, why, ", ".join(named), more)
 
 
 def _in_type_of(column: pd.Series, vote: pd.Categorical) -> pd.Categorical:
@@ -299,15 +298,12 @@ def _in_type_of(column: pd.Series, vote: pd.Categorical) -> pd.Categorical:
 def _prediction_colors(adata: AnnData | MuData, key: str) -> dict[str, str]:
     """Color of each predicted label, if there are colors."""
     column = adata.obs[f"{key}_prediction"]
-    names = (
-        column.cat.categories if isinstance(column.dtype, pd.CategoricalDtype) else ()
-    )
     colors = adata.uns.get(f"{key}_prediction_colors", ())
-    return (
-        dict(zip(map(str, names), map(str, colors), strict=True))
-        if len(colors) == len(names)
-        else {}
-    )
+    if not isinstance(column.dtype, pd.CategoricalDtype):
+        return {}
+    if len(colors) != len(column.cat.categories):
+        return {}
+    return dict(zip(map(str, column.cat.categories), map(str, colors), strict=True))
 
 
 @keep_torch_threads()
@@ -337,7 +333,8 @@ def over_cluster(data: AnnData | MuData) -> pd.Categorical:
             "Clustering cells needs the igraph package: pip install 'tosica[leiden]', or pass "
             "clusters of your own as over_clustering."
         ) from error
-    graph, order = data, np.arange(data.n_obs)
+    graph = data
+    order = np.arange(data.n_obs)
     if isinstance(data, MuData) and "neighbors" not in data.uns and "rna" in data.mod:
         # A modality may have its cells in another order.
         graph = data["rna"]
@@ -349,9 +346,10 @@ def over_cluster(data: AnnData | MuData) -> pd.Categorical:
             "There is no graph of all cells in adata.uns['neighbors'] to cluster: call "
             "scanpy.pp.neighbors(adata) first, or pass clusters of your own as over_clustering."
         )
-    resolution = next(
-        (r for below, r in _RESOLUTIONS if data.n_obs < below), _LARGEST_RESOLUTION
-    )
+    resolution = _LARGEST_RESOLUTION
+    for n_cells, resolution_below in reversed(_RESOLUTIONS):
+        if data.n_obs < n_cells:
+            resolution = resolution_below
     # In a new object, because scanpy writes into uns, too.
     cells = AnnData(obs=pd.DataFrame(index=graph.obs_names.astype(str)))
     with progress(None, "over-clustering"):
@@ -360,20 +358,25 @@ def over_cluster(data: AnnData | MuData) -> pd.Categorical:
             resolution,
             adjacency=graph.obsp[graph_key],
             key_added="cluster",
-            **_LEIDEN,
+            flavor="igraph",
+            n_iterations=2,
+            directed=False,
+            random_state=0,
         )
     clusters = pd.Categorical(cells.obs["cluster"])[order]
-    made_from = record.get("params", {}).get("use_rep")
-    source = f", on a graph that was made from {made_from!r}" if made_from else ""
-    what = "over-clustering: %s cells in %d clusters (Leiden, resolution %d%s)"
+    embedding = record.get("params", {}).get("use_rep")
     logger.info(
-        what, format_thousands(data.n_obs), len(clusters.categories), resolution, source
+        "over-clustering: %s cells in %d clusters (Leiden, resolution %d%s)",
+        format_thousands(data.n_obs),
+        len(clusters.categories),
+        resolution,
+        f", on a graph that was made from {embedding!r}" if embedding else "",
     )
     return clusters
 
 
-def read_clusters(adata: AnnData | MuData, values: Clusters) -> pd.Categorical:
-    """Read clusters from a column of ``obs`` or from one value a cell.
+def read_clusters(adata: AnnData | MuData, values: Clusters | None) -> pd.Categorical:
+    """Read clusters from a column of ``obs`` or from one value a cell; ``None`` computes them.
 
     Raises
     ------
@@ -382,6 +385,8 @@ def read_clusters(adata: AnnData | MuData, values: Clusters) -> pd.Categorical:
     TypeError, ValueError
         If the values cannot be read as clusters, are not one a cell, or are missing in some cells.
     """
+    if values is None:
+        return over_cluster(adata)
     if isinstance(values, str):
         return read_groups(adata, values)
     if isinstance(values, pd.DataFrame | Mapping) or np.ndim(values) != 1:
@@ -389,16 +394,18 @@ def read_clusters(adata: AnnData | MuData, values: Clusters) -> pd.Categorical:
             f"over_clustering must be {CLUSTERS.description}, not {describe_value(values)}."
         )
     column = values if isinstance(values, pd.Series) else pd.Series(values)
-    is_named = not isinstance(column.index, pd.RangeIndex) and not column.index.equals(
-        adata.obs_names
-    )
-    fits = not is_named or (
-        column.index.is_unique and adata.obs_names.isin(column.index).all()
-    )
+    is_named = not isinstance(column.index, pd.RangeIndex)
+    if is_named:
+        is_named = not column.index.equals(adata.obs_names)
+    fits = True
+    if is_named:
+        is_subset = adata.obs_names.isin(column.index).all()
+        fits = column.index.is_unique and bool(is_subset)
     if len(column) != adata.n_obs or not fits:
+        names = "" if fits else " with other names: pass .to_numpy() of it"
         raise ValueError(
             f"over_clustering must have a value for each of the {adata.n_obs} cells, in their order or as a Series "
-            f"with their names, not {len(column)} values{'' if fits else ' with other names: pass .to_numpy() of it'}."
+            f"with their names, not {len(column)} values{names}."
         )
     if is_named:
         column = column.reindex(adata.obs_names)

@@ -1,4 +1,4 @@
-"""Novelty: how unlike the reference cells and clusters are, whatever they share."""
+"""Novelty of cells and clusters, corrected for the difference that all cells share."""
 
 from __future__ import annotations
 
@@ -151,30 +151,18 @@ def novelty(
     """
     check_annotated_by(adata, model, key)
     load_annotations(adata)
-    clusters = read_clusters(
-        adata, f"{key}_prediction" if over_clustering is None else over_clustering
-    )
+    if over_clustering is None:
+        over_clustering = f"{key}_prediction"
+    clusters = read_clusters(adata, over_clustering)
     statistics = _statistics(model, reference)
     predicted = np.asarray(read_groups(adata, f"{key}_prediction"), dtype=str)
     codes = pd.Index(model.labels).get_indexer(pd.Index(predicted))
     positions = pd.Index(statistics.labels).get_indexer(pd.Index(codes))
-    n_labels = (np.bincount(positions[positions >= 0]) >= MIN_CELLS).sum()
-    correct = correct_batch and n_labels > 1
     with progress(2 * adata.n_obs, "novelty") as step:
         query = read_query(model, adata, step, layer=layer, use_raw=use_raw)
-        found = (
-            common_shift(query.x, positions, statistics, query.measured)
-            if correct
-            else None
-        )
-        shift = found.shift if found is not None and found.signal > 0 else None
-        if correct_batch and not correct:
-            what = "novelty: fewer than two labels have %d cells, so that the query is not corrected: %s"
-            logger.warning(what, MIN_CELLS, "another batch looks like a new type")
-        elif correct and shift is None:
-            logger.info(
-                "novelty: the query is of the reference's batch, and is not corrected"
-            )
+        shift = None
+        if correct_batch:
+            shift = _batch_shift(query, positions, statistics)
         step.set_description("novelty: cells")
         distance, nearest = score_in_blocks(statistics, query, shift, step)
     if shift is not None:
@@ -182,24 +170,60 @@ def novelty(
     probability = _probability_before(model, query)
     if probability is None:
         probability = read_numbers(adata, f"{key}_probability")
-    scores = add_doubt(distance, probability)
-    p_values = pvalues(distance, statistics.reference_scores)
-    cells = pd.DataFrame({"": scores, "_pvalue": p_values})
-    of_clusters = cells.groupby(clusters.codes).transform("median")
+    cells = pd.DataFrame(
+        {
+            "novelty": add_doubt(distance, probability),
+            "novelty_pvalue": pvalues(distance, statistics.reference_scores),
+        }
+    )
+    medians = cells.groupby(clusters.codes).transform("median")
+    cells["novelty_cluster"] = medians["novelty"]
     # Twice the median of p-values is a p-value, however they depend on each other (Rüger, 1978).
-    of_clusters["_pvalue"] = (2 * of_clusters["_pvalue"]).clip(upper=1)
+    cells["novelty_cluster_pvalue"] = (2 * medians["novelty_pvalue"]).clip(upper=1)
     result = adata.copy() if copy else adata
-    for name, values in cells.join(of_clusters.add_prefix("_cluster")).items():
-        result.obs[f"{key}_novelty{name}"] = values.to_numpy(np.float32)
+    for name, values in cells.items():
+        result.obs[f"{key}_{name}"] = values.to_numpy(np.float32)
     logger.info("novelty: added .obs['%s_novelty'] and three columns more", key)
     return result if copy else None
 
 
+def _batch_shift(
+    query: Query, positions: NDArray[np.intp], statistics: NoveltyStatistics
+) -> NDArray[np.float64] | None:
+    """Difference of query and reference that all labels share; ``None`` if there is none.
+
+    Parameters
+    ----------
+    query
+        All cells.
+    positions
+        Position of each cell's label in the statistics, -1 for others.
+    statistics
+        Those of the reference.
+    """
+    n_cells = np.bincount(positions[positions >= 0])
+    if (n_cells >= MIN_CELLS).sum() < 2:
+        logger.warning(
+            "novelty: fewer than two labels have %d cells, so that the query is not corrected: "
+            "another batch looks like a new type",
+            MIN_CELLS,
+        )
+        return None
+    common = common_shift(query.x, positions, statistics, query.measured)
+    if common is None or common.signal <= 0:
+        logger.info(
+            "novelty: the query is of the reference's batch, and is not corrected"
+        )
+        return None
+    return common.shift
+
+
 def _statistics(model: TOSICA, reference: AnnData | None) -> NoveltyStatistics:
     """Take the statistics of the model, or fit them to a reference."""
-    if reference is None and model.training_.novelty_statistics is not None:
-        return model.training_.novelty_statistics
-    reference = model.adata if reference is None else reference
+    if reference is None:
+        if model.training_.novelty_statistics is not None:
+            return model.training_.novelty_statistics
+        reference = model.adata
     if reference is None:
         raise ValueError(
             "The model does not know how far the cells of its reference are from their labels, because it is of the "
@@ -213,23 +237,22 @@ def _statistics(model: TOSICA, reference: AnnData | None) -> NoveltyStatistics:
         )
     codes = pd.Index(model.labels).get_indexer(reference.obs[labels_key].astype(str))
     labeled = np.flatnonzero(codes >= 0)
-    chosen = labeled[subsample_by_label(codes[labeled], MAX_CELLS_NOVELTY)]
+    rows = labeled[subsample_by_label(codes[labeled], MAX_CELLS_NOVELTY)]
+    statistics = None
     with progress(reference.n_obs, "novelty: reference") as step:
-        found = (
-            fit_novelty(read_query(model, reference, step).x[chosen], codes[chosen])
-            if len(chosen)
-            else None
-        )
-    if found is None:
+        if len(rows):
+            x = read_query(model, reference, step).x[rows]
+            statistics = fit_novelty(x, codes[rows])
+    if statistics is None:
         raise ValueError(
             "The reference has too few labeled cells to compare with, or all are alike: pass the reference that the "
             "model was trained on."
         )
-    return found
+    return statistics
 
 
 class Query(NamedTuple):
-    """Normalized expression of all cells, ``(n_obs, n_genes)``, and which genes were measured."""
+    """Normalized expression of all cells, ``(n_obs, n_genes)``, and the genes that were measured."""
 
     x: sp.csr_matrix
     measured: NDArray[np.bool_] | None
@@ -244,32 +267,29 @@ def read_query(
     use_raw: bool = False,
 ) -> Query:
     """Read all cells as the model reads them. They are sparse in memory, also of a backed query."""
-    parts, measured = [], None
+    blocks = []
+    measured = None
     with only_warnings(query_logger):
         for batch in model.iter_batches(
             adata, layer=layer, use_raw=use_raw, batch_size=_BATCH_SIZE
         ):
-            parts.append(sp.csr_matrix(batch.x.cpu().numpy()))
-            measured = batch.measured
-            step.update(parts[-1].shape[0])
-    return Query(
-        sp.vstack(parts).tocsr(), None if measured is None else measured.cpu().numpy()
-    )
+            blocks.append(sp.csr_matrix(batch.x.cpu().numpy()))
+            if batch.measured is not None:
+                measured = batch.measured.cpu().numpy()
+            step.update(blocks[-1].shape[0])
+    return Query(sp.vstack(blocks).tocsr(), measured)
 
 
 def _probability_before(model: TOSICA, query: Query) -> NDArray | None:
     """Probability of each cell's best label before the model was adapted; ``None`` if it was not."""
+    device = model.module.device
+    measured = None
+    if query.measured is not None:
+        measured = torch.from_numpy(query.measured).to(device)
     blocks = []
-    measured = (
-        None
-        if query.measured is None
-        else torch.from_numpy(query.measured).to(model.module.device)
-    )
-    for start in range(0, query.x.shape[0], _BATCH_SIZE):
-        x = torch.from_numpy(query.x[start : start + _BATCH_SIZE].toarray()).to(
-            model.module.device
-        )
-        probability = model._probability_before(x, measured)
+    for first_row in range(0, query.x.shape[0], _BATCH_SIZE):
+        x = torch.from_numpy(query.x[first_row : first_row + _BATCH_SIZE].toarray())
+        probability = model._probability_before(x.to(device), measured)
         if probability is None:
             return None
         blocks.append(probability)
@@ -281,11 +301,14 @@ def score_in_blocks(
     query: Query,
     shift: NDArray[np.float64] | None,
     step: tqdm,
-) -> tuple[NDArray, ...]:
+) -> tuple[NDArray, NDArray]:
     """Score cells block by block, as :meth:`NoveltyStatistics.score_cells`: all may not fit in memory as dense rows."""
-    blocks = []
-    for start in range(0, query.x.shape[0], _BATCH_SIZE):
-        x = query.x[start : start + _BATCH_SIZE].toarray()
-        blocks.append(statistics.score_cells(x, query.measured, shift))
+    distances = []
+    nearest_labels = []
+    for first_row in range(0, query.x.shape[0], _BATCH_SIZE):
+        x = query.x[first_row : first_row + _BATCH_SIZE].toarray()
+        distance, nearest = statistics.score_cells(x, query.measured, shift)
+        distances.append(distance)
+        nearest_labels.append(nearest)
         step.update(x.shape[0])
-    return tuple(map(np.concatenate, zip(*blocks, strict=True)))
+    return np.concatenate(distances), np.concatenate(nearest_labels)

@@ -1,4 +1,4 @@
-"""Gene sets ranked by a test between groups of cells, or by their correlation with a number."""
+"""Rank gene sets by a test between groups of cells, or by their correlation with a number."""
 
 from __future__ import annotations
 
@@ -24,7 +24,14 @@ from tosica._checks import (
     as_names,
     validate_params,
 )
-from tosica._obs import ATTRIBUTION, read_attention, read_groups, read_numbers
+from tosica._obs import (
+    ATTRIBUTION,
+    UNKNOWN,
+    read_attention,
+    read_groups,
+    read_labels,
+    read_numbers,
+)
 from tosica._parallel import keep_torch_threads
 from tosica._settings import logger, warn_user
 from tosica._stats import (
@@ -40,7 +47,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tosica._stats import Reference
+    from tosica._stats import Reference, SampleMeans
 
 Method: TypeAlias = Literal["wilcoxon", "t-test", "t-test_overestim_var", "moderated-t"]
 
@@ -58,6 +65,8 @@ _DTYPES = {
 }
 # Fewest cells, or samples, to correlate.
 _MIN_REPLICATES = 4
+# Fewest samples on a side whose adjusted p-values are evidence.
+_MIN_SAMPLES = 3
 # Parameters of both functions.
 _OF_BOTH = {
     "sample_key": String(optional=True),
@@ -146,8 +155,10 @@ def rank_gene_sets(
     ``adata.uns[key_added]["names"]``, ``["scores"]``, ``["pvals"]``, ``["pvals_adj"]``
         Record arrays with one field a group, sorted by score: gene set names, the test's
         statistics (float32), p-values, and p-values adjusted for the number of gene sets by
-        Benjamini and Hochberg (float64). With ``within``, one field a category of it, or, if
-        several groups are compared, one field ``"<group> in <category>"`` each.
+        Benjamini and Hochberg (float64). With fewer than three samples on a side, ``pvals_adj`` is
+        NaN, because so few do not tell a condition from a sample, and the log says so. With
+        ``within``, one field a category of it, or, if several groups are compared, one field
+        ``"<group> in <category>"`` each.
     ``adata.uns[key_added]["logfoldchanges"]``
         Mean in the group less that in the reference, with ``sample_key`` of the means over samples,
         divided by log 2, float32. Contributions are in logits, so that it is by how much the set
@@ -176,7 +187,8 @@ def rank_gene_sets(
     Notes
     -----
     Cells of one sample are not independent, so without ``sample_key`` p-values are too small: use
-    them to rank only.
+    them to rank only. The same holds where the groups are labels of the model: their scores are
+    what the gene sets explain, so that the test is circular, and the log says so.
 
     There are 13 parameters because those of :func:`scanpy.tl.rank_genes_groups` keep their names.
 
@@ -205,51 +217,77 @@ def rank_gene_sets(
     >>> sc.get.rank_genes_groups_df(adata, None, key="rank_gene_sets").shape
     (20, 6)
     """
-    known = _METHODS_OF_CELLS if sample_key is None else _METHODS_OF_SAMPLES
-    method = known[0] if method is None else method
-    if method not in known:
+    methods = _METHODS_OF_CELLS if sample_key is None else _METHODS_OF_SAMPLES
+    method = method or methods[0]
+    if method not in methods:
         use = "without" if sample_key is None else "with"
         raise ValueError(
-            f"method {method!r} cannot be used {use} sample_key: use one of {list_names(known)}."
+            f"method {method!r} cannot be used {use} sample_key: use one of {list_names(methods)}."
         )
     values, gene_sets = read_attention(adata, key)
-    samples = (
-        None
-        if sample_key is None
-        else read_groups(adata, sample_key, name="sample_key")
-    )
-    groups_of_cells = read_groups(adata, groupby)
+    samples = None
+    if sample_key is not None:
+        samples = read_groups(adata, sample_key, name="sample_key")
     comparison = Comparison(
-        values, groups_of_cells, groupby, str(reference), method, samples, min_cells
+        values,
+        read_groups(adata, groupby),
+        groupby,
+        str(reference),
+        method,
+        samples,
+        min_cells,
     )
     tested = comparison.select_groups(groups, allow_single_cells=within is not None)
     if within is None:
         tables = comparison.test(tested)
     else:
-        tables = _test_within(
-            comparison, tested, within, read_groups(adata, within, name="within")
-        )
-    params = {
-        "groupby": groupby,
-        "reference": comparison.reference,
-        "method": method,
-        "use_raw": False,
-        "layer": None,
-    }
-    params |= {
-        "corr_method": "benjamini-hochberg",
-        "key": key,
-        "within": within,
-        "sample_key": sample_key,
-    }
-    target = adata.copy() if copy else adata
-    target.uns[key_added] = {
-        "params": params,
+        categories = read_groups(adata, within, name="within")
+        tables = _test_within(comparison, tested, within, categories)
+    result = adata.copy() if copy else adata
+    result.uns[key_added] = {
+        "params": {
+            "groupby": groupby,
+            "reference": comparison.reference,
+            "method": method,
+            "use_raw": False,
+            "layer": None,
+            "corr_method": "benjamini-hochberg",
+            "key": key,
+            "within": within,
+            "sample_key": sample_key,
+        },
         **_records(tables, gene_sets, n_gene_sets, rankby_abs),
     }
-    what = "Ranked %d gene sets in %d groups of %r: added adata.uns[%r]."
-    logger.info(what, len(gene_sets), len(tables), within or groupby, key_added)
-    return target if copy else None
+    logger.info(
+        "Ranked %d gene sets in %d groups of %r: added adata.uns[%r].",
+        len(gene_sets),
+        len(tables),
+        within or groupby,
+        key_added,
+    )
+    _log_tests_without_evidence(adata, comparison, tables, key)
+    return result if copy else None
+
+
+def _log_tests_without_evidence(
+    adata: AnnData, comparison: Comparison, tables: dict[str, pd.DataFrame], key: str
+) -> None:
+    """Log which p-values are no evidence, and why."""
+    few = [name for name, table in tables.items() if table["pvals_adj"].isna().all()]
+    if few:
+        logger.warning(
+            "rank_gene_sets: fewer than %d samples on a side of %s: pvals_adj is NaN, since so few do not tell "
+            "a condition from a sample",
+            _MIN_SAMPLES,
+            list_names(few),
+        )
+    labels = read_labels(adata, key.removesuffix("_attribution"))
+    if labels and set(comparison.groups.categories) - {UNKNOWN} <= set(labels):
+        logger.warning(
+            "rank_gene_sets: the groups of %r are labels of the model, whose scores the gene sets explain: the test is "
+            "circular, and its p-values rank only",
+            comparison.groupby,
+        )
 
 
 def _records(
@@ -259,21 +297,26 @@ def _records(
     rankby_abs: bool,
 ) -> dict[str, np.recarray]:
     """Make a record array of each statistic, with one field a group, as scanpy stores its results."""
-    columns: dict[str, dict[str, NDArray]] = {field: {} for field in _DTYPES}
-    for name, table in tables.items():
-        ranked = table.assign(names=np.array(gene_sets, dtype=object)[table.index])
+    names = np.array(gene_sets, dtype=object)
+    ranked = {}
+    for group, table in tables.items():
+        ranked[group] = table.assign(names=names[table.index])
         if rankby_abs:
-            ranked = ranked.sort_index().sort_values(
-                "scores", key=lambda scores: -scores.abs(), kind="stable"
+            ranked[group] = (
+                ranked[group]
+                .sort_index()
+                .sort_values("scores", key=lambda scores: -scores.abs(), kind="stable")
             )
-        for field, values in columns.items():
-            values[name] = ranked[field].to_numpy()[:n_gene_sets]
-    return {
-        field: pd.DataFrame(values).to_records(
-            index=False, column_dtypes=_DTYPES[field]
+    records = {}
+    for field, dtype in _DTYPES.items():
+        values = {
+            group: table[field].to_numpy()[:n_gene_sets]
+            for group, table in ranked.items()
+        }
+        records[field] = pd.DataFrame(values).to_records(
+            index=False, column_dtypes=dtype
         )
-        for field, values in columns.items()
-    }
+    return records
 
 
 def _test_within(
@@ -283,21 +326,24 @@ def _test_within(
     tables: dict[str, pd.DataFrame] = {}
     left_out: dict[str, str] = {}
     for code, category in enumerate(categories.categories):
-        part = comparison.subset(categories.codes == code)
+        in_category = comparison.subset(categories.codes == code)
         for group in tested:
             name = category if len(tested) == 1 else f"{group} in {category}"
             try:
-                tables[name] = part.test(part.select_groups([group]))[group]
+                groups = in_category.select_groups([group])
+                tables[name] = in_category.test(groups)[group]
             except ValueError as error:
                 left_out[name] = str(error)
     if left_out:
-        first, reason = next(iter(left_out.items()))
+        example, reason = next(iter(left_out.items()))
         names = list_names(list(left_out))
         if not tables:
             raise ValueError(
-                f"No category of adata.obs[{within!r}] can be compared ({names}); in {first!r}: {reason}"
+                f"No category of adata.obs[{within!r}] can be compared ({names}); in {example!r}: {reason}"
             )
-        warn_user(f"Left out {names} of adata.obs[{within!r}]; in {first!r}: {reason}")
+        warn_user(
+            f"Left out {names} of adata.obs[{within!r}]; in {example!r}: {reason}"
+        )
     return tables
 
 
@@ -322,18 +368,19 @@ class Comparison:
 
     def subset(self, rows: NDArray[np.bool_]) -> Comparison:
         """Make the same comparison in some of the cells."""
+        samples = None
+        if self.samples is not None:
+            samples = self.samples[rows].remove_unused_categories()
         return replace(
             self,
             values=self.values[rows],
             groups=self.groups[rows].remove_unused_categories(),
-            samples=None
-            if self.samples is None
-            else self.samples[rows].remove_unused_categories(),
+            samples=samples,
         )
 
     def select_groups(
         self,
-        wanted: Literal["all"] | Iterable[str],
+        groups: Literal["all"] | Iterable[str],
         *,
         allow_single_cells: bool = False,
     ) -> list[str]:
@@ -341,7 +388,7 @@ class Comparison:
 
         Parameters
         ----------
-        wanted
+        groups
             Names of groups, or ``"all"``.
         allow_single_cells
             Do not check that each side has two cells.
@@ -352,22 +399,20 @@ class Comparison:
             As :func:`tosica.tl.rank_gene_sets`.
         """
         available = list(self.groups.categories)
-        if isinstance(wanted, str) and wanted != "all":
+        if isinstance(groups, str) and groups != "all":
             raise TypeError(
-                f"groups must be 'all' or a list of groups: write groups=[{wanted!r}]."
+                f"groups must be 'all' or a list of groups: write groups=[{groups!r}]."
             )
-        names = (
-            available
-            if isinstance(wanted, str)
-            else list(dict.fromkeys(as_names(wanted)))
-        )
-        against = [] if self.reference == "rest" else [self.reference]
-        unknown = [name for name in [*names, *against] if name not in available]
+        names = available
+        if not isinstance(groups, str):
+            names = list(dict.fromkeys(as_names(groups)))
+        references = [] if self.reference == "rest" else [self.reference]
+        unknown = [name for name in [*names, *references] if name not in available]
         if unknown:
             raise ValueError(
                 f"{self._column} has no cell in group {list_names(unknown)}: its groups are {list_names(available)}."
             )
-        tested = [name for name in names if name not in against]
+        tested = [name for name in names if name not in references]
         if not tested or len(available) < 2:
             raise ValueError(
                 f"There is nothing to compare: groups must name a group of {self._column} that is not the only one, "
@@ -382,12 +427,11 @@ class Comparison:
     def _with_two_cells(self, tested: list[str]) -> list[str]:
         """Leave out groups with a single cell on a side; refuse them if there are no others."""
         sizes = dict(self.groups.value_counts())
-        rest = {name: len(self.groups) - size for name, size in sizes.items()}
-        single = [
-            name
-            for name in tested
-            if min(sizes[name], sizes.get(self.reference, rest[name])) < 2
-        ]
+        single = []
+        for name in tested:
+            n_reference = sizes.get(self.reference, len(self.groups) - sizes[name])
+            if min(sizes[name], n_reference) < 2:
+                single.append(name)
         if single:
             message = (
                 f"{self._column} has a single cell in {list_names(single)} or in what these are compared with, and a "
@@ -411,25 +455,23 @@ class Comparison:
         ValueError
             If samples are too few.
         """
-        moments, names = (
-            group_moments(self.values, self.groups),
-            list(self.groups.categories),
-        )
-        against: Reference = (
-            "rest" if self.reference == "rest" else names.index(self.reference)
-        )
         if self.samples is None:
             tables = self._test_cells(tested)
         else:
             tables = {name: self._test_samples(name, self.samples) for name in tested}
+        moments = group_moments(self.values, self.groups)
+        names = list(self.groups.categories)
+        reference: Reference = "rest"
+        if self.reference != "rest":
+            reference = names.index(self.reference)
         for name, table in tables.items():
             group = names.index(name)
             if self.samples is None:
-                more = moments.mean[group] - moments.reference_mean(group, against)
-                table["logfoldchanges"] = more[table.index] / np.log(2)
-            table["effect_sizes"] = standardized_difference(moments, group, against)[
-                table.index
-            ]
+                difference = moments.mean[group]
+                difference = difference - moments.reference_mean(group, reference)
+                table["logfoldchanges"] = difference[table.index] / np.log(2)
+            effect_sizes = standardized_difference(moments, group, reference)
+            table["effect_sizes"] = effect_sizes[table.index]
         return tables
 
     def _test_cells(self, tested: list[str]) -> dict[str, pd.DataFrame]:
@@ -450,40 +492,59 @@ class Comparison:
                 method=self.method,
                 use_raw=False,
             )
-        result = cells.uns["rank_genes_groups"]
+        tests = cells.uns["rank_genes_groups"]
         tables = {}
         for name in tested:
-            columns = {
-                field: result[field][name] for field in ("scores", "pvals", "pvals_adj")
-            }
             tables[name] = pd.DataFrame(
-                columns, index=result["names"][name].astype(int)
+                {
+                    "scores": tests["scores"][name],
+                    "pvals": tests["pvals"][name],
+                    "pvals_adj": tests["pvals_adj"][name],
+                },
+                index=tests["names"][name].astype(int),
             )
         return tables
 
     def _test_samples(self, name: str, samples: pd.Categorical) -> pd.DataFrame:
         """Test one group, each sample a replicate."""
-        rows = self.groups == name
-        others = ~rows if self.reference == "rest" else self.groups == self.reference
-        codes, names = np.asarray(samples.codes), list(samples.categories)
-        group, reference = (
-            sample_means(self.values, codes, names, side, self.min_cells)
-            for side in (rows, others)
-        )
-        for short, side in ((name, group), (self.reference, reference)):
-            if len(side.names) < 2:
-                raise ValueError(
-                    f"{short!r} of {self._column} has {len(side.names)} samples with at least {self.min_cells} cells, "
-                    "and a test over samples needs two: leave that group out, lower min_cells, or test cells without "
-                    "sample_key."
-                )
+        in_group = self.groups == name
+        in_reference = ~in_group
+        if self.reference != "rest":
+            in_reference = self.groups == self.reference
+        group = self._sample_means(name, in_group, samples)
+        reference = self._sample_means(self.reference, in_reference, samples)
         scores, pvals = compare_samples(group, reference, self.method)
-        more = group.values.mean(axis=0) - reference.values.mean(axis=0)
+        difference = group.values.mean(axis=0) - reference.values.mean(axis=0)
         table = pd.DataFrame(
-            {"scores": scores, "pvals": pvals, "logfoldchanges": more / np.log(2)}
+            {
+                "scores": scores,
+                "pvals": pvals,
+                "pvals_adj": stats.false_discovery_control(pvals),
+                "logfoldchanges": difference / np.log(2),
+            }
         )
-        table["pvals_adj"] = stats.false_discovery_control(pvals)
+        if min(len(group.names), len(reference.names)) < _MIN_SAMPLES:
+            table["pvals_adj"] = np.nan
         return table.iloc[np.argsort(-scores, kind="stable")].copy()
+
+    def _sample_means(
+        self, side: str, rows: NDArray[np.bool_], samples: pd.Categorical
+    ) -> SampleMeans:
+        """Average the cells of a side in each sample; two samples at least."""
+        means = sample_means(
+            self.values,
+            np.asarray(samples.codes),
+            list(samples.categories),
+            rows,
+            self.min_cells,
+        )
+        if len(means.names) < 2:
+            raise ValueError(
+                f"{side!r} of {self._column} has {len(means.names)} samples with at least {self.min_cells} cells, "
+                "and a test over samples needs two: leave that group out, lower min_cells, or test cells without "
+                "sample_key."
+            )
+        return means
 
 
 @validate_params(adata=CellData(mudata=True), **_OF_BOTH)
@@ -571,32 +632,27 @@ def correlate_gene_sets(
     values, gene_sets = read_attention(adata, key)
     numbers = _numbers(adata, obs_key)
     groups = None if groupby is None else read_groups(adata, groupby)
-    samples = (
-        None
-        if sample_key is None
-        else read_groups(adata, sample_key, name="sample_key")
-    )
-    known = np.isfinite(numbers)
-    if not known.any():
+    samples = None
+    if sample_key is not None:
+        samples = read_groups(adata, sample_key, name="sample_key")
+    is_finite = np.isfinite(numbers)
+    if not is_finite.any():
         raise ValueError(f"adata.obs[{obs_key!r}] has no value in any cell.")
-    if not known.all():
-        n_missing = f"{(~known).sum()} of {len(known)} cells"
+    if not is_finite.all():
+        n_missing = f"{(~is_finite).sum()} of {len(is_finite)} cells"
         warn_user(
             f"adata.obs[{obs_key!r}] is missing or infinite in {n_missing}, which were left out."
         )
     tables: list[pd.DataFrame] = []
     left_out: list[str] = []
     for name in ["all"] if groups is None else groups.categories:
-        rows = known if groups is None else known & (groups == name)
-        y, x = numbers[rows], values[rows].astype(np.float64)
+        rows = is_finite if groups is None else is_finite & (groups == name)
+        x = values[rows].astype(np.float64)
+        y = numbers[rows]
         if samples is not None:
-            of_samples = [
-                samples.codes[rows] == code for code in np.unique(samples.codes[rows])
-            ]
-            y, x = (
-                np.array([each[cells].mean(axis=0) for cells in of_samples])
-                for each in (y, x)
-            )
+            by_sample = samples.codes[rows]
+            x = pd.DataFrame(x).groupby(by_sample).mean().to_numpy(np.float64)
+            y = pd.DataFrame(y).groupby(by_sample).mean().to_numpy(np.float64)[:, 0]
         if len(y) < _MIN_REPLICATES or np.ptp(y) == 0:
             left_out.append(name)
             continue
@@ -607,45 +663,52 @@ def correlate_gene_sets(
                 "gene_set": gene_sets,
                 "correlation": correlation,
                 "pval": pvals,
+                "pval_adj": stats.false_discovery_control(pvals),
+                "n": len(y),
             }
         )
-        table = table.assign(pval_adj=stats.false_discovery_control(pvals), n=len(y))
         tables.append(table.iloc[np.argsort(-np.abs(correlation), kind="stable")])
     if left_out:
-        what = "cells" if samples is None else "samples"
-        why = f"fewer than {_MIN_REPLICATES} {what}, or the same {obs_key!r} in all of them"
+        replicates = "cells" if samples is None else "samples"
+        reason = f"fewer than {_MIN_REPLICATES} {replicates}, or the same {obs_key!r} in all of them"
         if not tables:
             raise ValueError(
-                f"There is nothing to correlate in {list_names(left_out)}: {why}."
+                f"There is nothing to correlate in {list_names(left_out)}: {reason}."
             )
-        warn_user(f"Left out {list_names(left_out)}: {why}.")
-    result = pd.concat(tables, ignore_index=True)
-    result["group"] = pd.Categorical(result["group"], result["group"].unique())
+        warn_user(f"Left out {list_names(left_out)}: {reason}.")
+    correlations = pd.concat(tables, ignore_index=True)
+    correlations["group"] = pd.Categorical(
+        correlations["group"], correlations["group"].unique()
+    )
     # Row names in a file are strings.
-    result.index = result.index.astype(str)
-    target = adata.copy() if copy else adata
-    target.uns[key_added] = result
-    what = "Correlated %d gene sets with %r in %d groups: added adata.uns[%r]."
-    logger.info(what, len(gene_sets), obs_key, len(tables), key_added)
-    return target if copy else None
+    correlations.index = correlations.index.astype(str)
+    result = adata.copy() if copy else adata
+    result.uns[key_added] = correlations
+    logger.info(
+        "Correlated %d gene sets with %r in %d groups: added adata.uns[%r].",
+        len(gene_sets),
+        obs_key,
+        len(tables),
+        key_added,
+    )
+    return result if copy else None
 
 
 def _numbers(adata: AnnData, obs_key: str) -> NDArray[np.float64]:
     """Read numbers, 0 and 1 of booleans, or positions of ordered categories; NaN where they are missing."""
     column = adata.obs.get(obs_key)
-    if not isinstance(column, pd.Series) or not isinstance(
-        column.dtype, pd.CategoricalDtype
-    ):
-        if column is not None and pd.api.types.is_bool_dtype(column.dtype):
-            return column.to_numpy(dtype=np.float64, na_value=np.nan)
-        return read_numbers(adata, obs_key)
-    if not column.cat.ordered:
-        raise TypeError(
-            f"adata.obs[{obs_key!r}] holds categories without an order: give it one with "
-            f"adata.obs[{obs_key!r}].cat.as_ordered(), or use numbers."
-        )
-    codes = column.cat.codes.to_numpy().astype(np.float64)
-    return np.where(codes < 0, np.nan, codes)
+    dtype = getattr(column, "dtype", None)
+    if isinstance(dtype, pd.CategoricalDtype):
+        if not dtype.ordered:
+            raise TypeError(
+                f"adata.obs[{obs_key!r}] holds categories without an order: give it one with "
+                f"adata.obs[{obs_key!r}].cat.as_ordered(), or use numbers."
+            )
+        codes = column.cat.codes.to_numpy().astype(np.float64)
+        return np.where(codes < 0, np.nan, codes)
+    if dtype is not None and pd.api.types.is_bool_dtype(dtype):
+        return column.to_numpy(dtype=np.float64, na_value=np.nan)
+    return read_numbers(adata, obs_key)
 
 
 def _spearman(
@@ -654,12 +717,11 @@ def _spearman(
     """Rank correlation of each column with ``y``; 0 and p-value 1 where one of them is constant."""
     ranks = stats.rankdata(x, axis=0)
     ranks -= ranks.mean(axis=0)
-    against = stats.rankdata(y)
-    against -= against.mean()
-    length = np.sqrt((ranks**2).sum(axis=0) * (against**2).sum())
+    ranks_of_y = stats.rankdata(y) - (len(y) + 1) / 2
+    length = np.sqrt((ranks**2).sum(axis=0) * (ranks_of_y**2).sum())
     varies = length > 0
-    correlation = np.where(varies, (ranks * against[:, None]).sum(axis=0), 0.0)
-    correlation = np.clip(correlation / np.where(varies, length, 1.0), -1, 1)
+    products = (ranks * ranks_of_y[:, None]).sum(axis=0)
+    correlation = np.clip(products / np.where(varies, length, 1.0), -1, 1)
     df = len(y) - 2
     with np.errstate(divide="ignore"):
         t = correlation * np.sqrt(df / ((1 + correlation) * (1 - correlation)))
