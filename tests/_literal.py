@@ -36,7 +36,8 @@ class MaskedEmbedding(nn.Module):
     ) -> None:
         super().__init__()
         n_genes, self.n_tokens = mask.shape
-        self.embed_dim, self.scrambled_tokens = embed_dim, scrambled_tokens
+        self.embed_dim = embed_dim
+        self.scrambled_tokens = scrambled_tokens
         self.register_buffer(
             "mask", mask.repeat_interleave(embed_dim, dim=1), persistent=False
         )
@@ -59,13 +60,14 @@ class SelfAttention(nn.Module):
 
     def __init__(self, dim: int, n_heads: int) -> None:
         super().__init__()
-        self.n_heads, self.head_dim = n_heads, dim // n_heads
+        self.n_heads = n_heads
+        self.head_dim = dim // n_heads
         self.qkv = nn.Linear(dim, 3 * dim)
         self.proj = nn.Linear(dim, dim)
 
     def forward(self, t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         by_head = self.qkv(t).unflatten(-1, (3, self.n_heads, self.head_dim))
-        query, key, value = (part.transpose(1, 2) for part in by_head.unbind(2))
+        query, key, value = by_head.permute(2, 0, 3, 1, 4)
         scores = query @ key.transpose(-1, -2) * self.head_dim**-0.5
         weights = scores.softmax(dim=-1)
         mixed = (weights @ value).transpose(1, 2).flatten(-2)

@@ -98,10 +98,10 @@ def test_no_temperature_within_the_limits_fits_better(seed, n_cells, n_labels, s
     rng = np.random.default_rng(seed)
     logits = rng.normal(0, size, (n_cells, n_labels))
     labels = rng.integers(0, n_labels, n_cells)
-    found = fit_temperature(logits, labels)
-    assert 0.2 <= found <= 5
+    fitted = fit_temperature(logits, labels)
+    assert 0.2 <= fitted <= 5
     best = min(loss(logits, labels, t) for t in np.geomspace(0.2, 5, 60))
-    assert loss(logits, labels, found) <= best + 1e-3
+    assert loss(logits, labels, fitted) <= best + 1e-3
 
 
 def test_the_temperature_is_bounded():
@@ -122,23 +122,23 @@ def test_training_calibrates_on_held_out_cells(toy, train):
         "linear": False,
         "plan_kwargs": {"lr": 0.03},
     }
-    plain, fitted = (
-        train(toy.copy(), calibrate=False, **options),
-        train(toy.copy(), **options),
-    )
+    plain = train(toy.copy(), calibrate=False, **options)
+    fitted = train(toy.copy(), **options)
     uncalibrated = 1.0
     assert plain.module.temperature.item() == pytest.approx(uncalibrated)
-    held = plain.validation_indices
-    np.testing.assert_array_equal(held, fitted.validation_indices)
-    truth = toy.obs["kind"].cat.codes.to_numpy()[held]
-    logits = np.log(plain.predict(indices=held, soft=True).to_numpy(dtype=np.float64))
+    held_out = plain.validation_indices
+    np.testing.assert_array_equal(held_out, fitted.validation_indices)
+    truth = toy.obs["kind"].cat.codes.to_numpy()[held_out]
+    logits = np.log(
+        plain.predict(indices=held_out, soft=True).to_numpy(dtype=np.float64)
+    )
     expected = uncalibrated * fit_temperature(logits, truth, expected=1)
     assert expected != pytest.approx(uncalibrated, abs=0.1)
     assert fitted.module.temperature.item() == pytest.approx(expected, rel=1e-4)
     # The weights are the same, and so is the best label of every cell.
     np.testing.assert_array_equal(plain.predict(), fitted.predict())
     calibrated = np.log(
-        fitted.predict(indices=held, soft=True).to_numpy(dtype=np.float64)
+        fitted.predict(indices=held_out, soft=True).to_numpy(dtype=np.float64)
     )
     assert loss(calibrated, truth, 1) < loss(logits, truth, 1)
 
@@ -151,14 +151,14 @@ def test_without_a_linear_branch_the_networks_temperature_is_one(toy, train):
 def test_the_more_cells_the_less_counts_what_was_expected():
     logits = np.repeat(np.eye(3) * 4, 2000, axis=0)
     labels = np.repeat(np.arange(3), 2000)
-    found = [
+    temperatures = [
         fit_temperature(logits[:: 6000 // n], labels[:: 6000 // n], expected=2)
         for n in (3, 60, 6000)
     ]
     # All of them are right: the more cells, the lower the temperature.
-    assert 2 > found[0] > 1.9
-    assert found[0] > found[1] > found[2]
-    assert found[2] < 1
+    assert 2 > temperatures[0] > 1.9
+    assert temperatures[0] > temperatures[1] > temperatures[2]
+    assert temperatures[2] < 1
     assert fit_temperature(logits[:0], labels[:0], expected=2) == pytest.approx(
         2, rel=1e-3
     )
@@ -249,6 +249,6 @@ def test_no_label_sets_after_a_second_training_with_refit(
         ValueError, match=r"make a new model of a reference .* train it once"
     ):
         model.predict_set(toy_query, coverage=0.5)
-    kept = train(toy, refit=False)
-    kept.train(**once, refit=False)
-    assert kept.predict_set(toy_query, coverage=0.5).to_numpy().any()
+    without_refit = train(toy, refit=False)
+    without_refit.train(**once, refit=False)
+    assert without_refit.predict_set(toy_query, coverage=0.5).to_numpy().any()

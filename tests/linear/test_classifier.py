@@ -34,10 +34,10 @@ SETS = [range(8), range(8, 16), range(16, 24), range(4, 20, 3), range(24, 30)]
 
 def members(sets, n_genes=30):
     """Which gene is in which set."""
-    found = np.zeros((len(sets), n_genes))
+    table = np.zeros((len(sets), n_genes))
     for row, genes in enumerate(sets):
-        found[row, list(genes)] = 1
-    return sp.csr_matrix(found)
+        table[row, list(genes)] = 1
+    return sp.csr_matrix(table)
 
 
 TOKENS = members(SETS)
@@ -75,9 +75,9 @@ def test_a_weight_is_divided_in_proportion_to_relevance():
     weights = np.array([[5.0, 8.0, -3.0], [2.0, 3.0, 4.0]])
     # Weights of a label without any relevant set are split equally.
     relevance = np.array([[3.0, 1.0, 4.0], [0.0, 0.0, 0.0]])
-    found, is_inactive = split_among_tokens(weights, relevance, tokens)
+    pairs, is_inactive = split_among_tokens(weights, relevance, tokens)
     assert is_inactive.tolist() == [False, True]
-    np.testing.assert_allclose(found, [[5, 3, 1, -3, 4], [2, 1, 1, 4, 1]])
+    np.testing.assert_allclose(pairs, [[5, 3, 1, -3, 4], [2, 1, 1, 4, 1]])
 
 
 # ------------------------------------------------------------------ the fit
@@ -87,7 +87,7 @@ def test_the_classifier_is_that_regression_times_its_weight(toy):
     # Three cells of one label, whose logits are raised.
     cells = np.setdiff1d(np.arange(20, 90), np.flatnonzero(codes(toy) == 2)[10:-3])
     labels = codes(toy)[cells]
-    found = fit(toy, cells, temperature=0.8)
+    classifier = fit(toy, cells, temperature=0.8)
     expected = fit_regressions(expression(toy, cells), labels, gene_sets=TOKENS)
     raised = logit_adjustment(labels)
     factor = linear_to_network_ratio(len(cells)) / 0.8
@@ -96,30 +96,30 @@ def test_the_classifier_is_that_regression_times_its_weight(toy):
     pairs = factor * split_among_tokens(mean, expected.relevance, TOKENS)[0]
     biases = factor * raised
     np.testing.assert_allclose(
-        found.weights, weights - weights.mean(0), atol=0.02, rtol=1e-2
+        classifier.weights, weights - weights.mean(0), atol=0.02, rtol=1e-2
     )
     np.testing.assert_allclose(
-        found.pair_weights, pairs - pairs.mean(0), atol=0.02, rtol=1e-2
+        classifier.pair_weights, pairs - pairs.mean(0), atol=0.02, rtol=1e-2
     )
     np.testing.assert_allclose(
-        found.biases, biases - biases.mean(), atol=0.02, rtol=1e-2
+        classifier.biases, biases - biases.mean(), atol=0.02, rtol=1e-2
     )
     np.testing.assert_allclose(
-        found.clip_max, expression(toy, cells).toarray().max(0), rtol=1e-6
+        classifier.clip_max, expression(toy, cells).toarray().max(0), rtol=1e-6
     )
     # It separates the types, each by its own set.
-    assert (scores_of(found, toy).argmax(1) == codes(toy)).mean() > 0.95
-    assert not len(found.inactive)
+    assert (scores_of(classifier, toy).argmax(1) == codes(toy)).mean() > 0.95
+    assert not len(classifier.inactive)
     of_all = fit_regressions(expression(toy), codes(toy), gene_sets=TOKENS)
     np.testing.assert_array_equal(of_all.relevance.argmax(1), [0, 1, 2])
 
 
 def test_a_label_without_cells_is_never_predicted(toy):
-    some = np.flatnonzero(codes(toy) != 1)
-    found = fit(toy, some)
-    scores = scores_of(found, toy)
-    assert (found.weights[1] == 0).all()
-    assert (scores[some].argmax(1) == codes(toy)[some]).mean() > 0.95
+    cells = np.flatnonzero(codes(toy) != 1)
+    classifier = fit(toy, cells)
+    scores = scores_of(classifier, toy)
+    assert (classifier.weights[1] == 0).all()
+    assert (scores[cells].argmax(1) == codes(toy)[cells]).mean() > 0.95
     assert (scores[:, 1] < scores.max(1) - 50).all()
 
 
@@ -216,9 +216,9 @@ def test_its_logits_are_added_to_the_networks(toy, toy_query, train):
     by_gene = table.to_numpy()
     expected = expected + normed.numpy() @ by_gene + model.module.linear.bias.numpy()
     with torch.no_grad():
-        found = model.module.annotate(normalize(x, model.module.slices)).logits
-    np.testing.assert_allclose(found, expected, atol=1e-3)
-    probabilities = torch.softmax(found / model.module.temperature, 1)
+        logits = model.module.annotate(normalize(x, model.module.slices)).logits
+    np.testing.assert_allclose(logits, expected, atol=1e-3)
+    probabilities = torch.softmax(logits / model.module.temperature, 1)
     np.testing.assert_allclose(
         model.predict(toy_query, soft=True), probabilities, atol=1e-5
     )
@@ -243,12 +243,12 @@ def test_no_weights_without_it(toy, train):
 
 def by_rows(toy, cells):
     """The linear branch of a model of these cells."""
-    found = cross_validate(
+    penalties = cross_validate(
         LabeledRows(CellMatrix(toy), EVERY, codes(toy), (COUNTS,)), TOKENS
     )
-    assert found.temperature != pytest.approx(1, abs=0.1)
+    assert penalties.temperature != pytest.approx(1, abs=0.1)
     return fit(
-        toy, cells, weight=linear_to_network_ratio(len(EVERY)), **found._asdict()
+        toy, cells, weight=linear_to_network_ratio(len(EVERY)), **penalties._asdict()
     )
 
 
@@ -264,23 +264,23 @@ def test_the_last_fit_has_all_cells(toy, train):
     np.testing.assert_allclose(
         model.module.linear.clip_max, expected.clip_max, rtol=1e-6
     )
-    before = train(toy.copy(), refit=False)
-    expected = by_rows(toy, before.train_indices)
+    without_refit = train(toy.copy(), refit=False)
+    expected = by_rows(toy, without_refit.train_indices)
     np.testing.assert_allclose(
-        before.get_linear_weights().T, expected.weights, rtol=1e-3, atol=1e-3
+        without_refit.get_linear_weights().T, expected.weights, rtol=1e-3, atol=1e-3
     )
 
 
 def test_cells_without_a_label_are_not_used(toy, train):
-    some = toy.copy()
-    some.obs["kind"] = some.obs["kind"].cat.add_categories("?")
-    some.obs.loc[some.obs_names[::5], "kind"] = "?"
-    labelled = np.flatnonzero(some.obs["kind"] != "?")
-    found = train(some, setup={"unlabeled_category": "?"}, modules=False)
+    partial = toy.copy()
+    partial.obs["kind"] = partial.obs["kind"].cat.add_categories("?")
+    partial.obs.loc[partial.obs_names[::5], "kind"] = "?"
+    labelled = np.flatnonzero(partial.obs["kind"] != "?")
+    model = train(partial, setup={"unlabeled_category": "?"}, modules=False)
     alone = train(toy[labelled].copy(), modules=False)
-    assert found.get_linear_weights().shape == alone.get_linear_weights().shape
+    assert model.get_linear_weights().shape == alone.get_linear_weights().shape
     np.testing.assert_allclose(
-        found.get_linear_weights(), alone.get_linear_weights(), rtol=1e-3, atol=1e-3
+        model.get_linear_weights(), alone.get_linear_weights(), rtol=1e-3, atol=1e-3
     )
 
 
@@ -307,11 +307,11 @@ def test_validation_is_the_networks_alone(toy, train):
 def test_tokens_start_from_it_once(toy, train, monkeypatch):
     calls = []
     kind = tosica.module.MaskedEmbedding
-    start = kind.init_from_linear
+    init_from_linear = kind.init_from_linear
 
     def keep(self, scores, x, mean):
         calls.append((scores, x, mean))
-        start(self, scores, x, mean)
+        init_from_linear(self, scores, x, mean)
 
     monkeypatch.setattr(kind, "init_from_linear", keep)
     model = train(toy, max_epochs=1, refit=False)
@@ -367,10 +367,8 @@ def test_cross_validation_chooses_the_weight_of_the_group_lasso():
     labels = np.repeat([0, 1, 2], 60)
     raised = np.kron(np.eye(3), np.full((1, 400), 0.15))[labels]
     counts = rng.poisson(0.5 + raised).astype(np.float32)
-    rows, modality_slice = (
-        CellMatrix(ad.AnnData(counts)),
-        ModalitySlice(0, 1200, LogNormalization(1e4)),
-    )
+    rows = CellMatrix(ad.AnnData(counts))
+    modality_slice = ModalitySlice(0, 1200, LogNormalization(1e4))
     data = LabeledRows(rows, np.arange(180), labels, (modality_slice,))
     assert (
         cross_validate(

@@ -21,50 +21,51 @@ def expression():
 
 def folds():
     """Which cells are in each fold."""
-    return np.array([held for held, _ in cross_fit(LABELS, lambda cells: None)])
+    return np.array([fold for fold, _ in cross_fit(LABELS, lambda cells: None)])
 
 
 def test_folds_are_stratified_by_label():
-    held = folds()
-    assert len(held) == 5
+    masks = folds()
+    assert len(masks) == 5
     # Each cell is held out once, but for the only cell of a label.
-    np.testing.assert_array_equal(held.sum(0), LABELS < 3)
-    for fold in held:
-        found = np.bincount(LABELS[fold], minlength=4)
+    np.testing.assert_array_equal(masks.sum(0), LABELS < 3)
+    for fold in masks:
+        counts = np.bincount(LABELS[fold], minlength=4)
         # The other folds still have a cell of the label with two.
-        assert (found[0], found[1], found[2] <= 1) == (10, 4, True)
+        assert (counts[0], counts[1], counts[2] <= 1) == (10, 4, True)
 
 
 def test_every_classifier_has_every_label():
-    known = [
+    label_sets = [
         set(labels) for _, labels in cross_fit(LABELS, lambda cells: LABELS[cells])
     ]
-    assert known == [{0, 1, 2, 3}] * 5
+    assert label_sets == [{0, 1, 2, 3}] * 5
 
 
 def test_a_classifier_is_fitted_to_the_other_folds_alone():
     x = expression()
-    for held, found in cross_fit(
+    for fold, fitted in cross_fit(
         LABELS, lambda cells: fit_regressions(x[cells], LABELS[cells])
     ):
         changed = x.toarray()
-        changed[held] = 100
-        expected = fit_regressions(sp.csr_matrix(changed)[~held], LABELS[~held])
-        np.testing.assert_allclose(found.lasso, expected.lasso)
+        changed[fold] = 100
+        expected = fit_regressions(sp.csr_matrix(changed)[~fold], LABELS[~fold])
+        np.testing.assert_allclose(fitted.lasso, expected.lasso)
 
 
 def test_there_is_no_fold_without_cells():
-    held = [held for held, _ in cross_fit(np.array([0, 0, 1, 2]), lambda cells: None)]
-    assert 1 <= len(held) <= 2
-    np.testing.assert_array_equal(np.sum(held, 0), [1, 1, 0, 0])
+    fold = [fold for fold, _ in cross_fit(np.array([0, 0, 1, 2]), lambda cells: None)]
+    assert 1 <= len(fold) <= 2
+    np.testing.assert_array_equal(np.sum(fold, 0), [1, 1, 0, 0])
     assert not list(cross_fit(np.arange(3), lambda cells: None))
 
 
 def test_folds_follow_the_seed():
-    one, same = folds(), folds()
-    np.testing.assert_array_equal(one, same)
+    masks = folds()
+    same = folds()
+    np.testing.assert_array_equal(masks, same)
     scvi.settings.seed = 1
-    assert (folds() != one).any()
+    assert (folds() != masks).any()
 
 
 # ------------------------------------------------------------------ subsamples

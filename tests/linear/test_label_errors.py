@@ -54,9 +54,9 @@ def find(cells, labels, **kwargs):
     )
 
 
-def assert_found(found, wrong, precision=0.9):
-    assert len(set(found) & set(wrong)) > 0.5 * len(wrong)
-    assert len(set(found) & set(wrong)) > precision * len(found)
+def assert_found(flagged, wrong, precision=0.9):
+    assert len(set(flagged) & set(wrong)) > 0.5 * len(wrong)
+    assert len(set(flagged) & set(wrong)) > precision * len(flagged)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3])
@@ -98,14 +98,16 @@ def test_the_only_cell_of_a_label_is_not_wrong(cells, codes):
     labels, wrong = with_noise(codes, 0.2)
     # No classifier can be fitted without it.
     labels[wrong[0]] = labels.max() + 1
-    found = find(cells, labels)
-    assert_found(found, wrong[1:])
-    assert wrong[0] not in found
+    flagged = find(cells, labels)
+    assert_found(flagged, wrong[1:])
+    assert wrong[0] not in flagged
     # The same holds if every label has one cell.
-    some = np.array([np.flatnonzero(codes == code)[0] for code in np.unique(codes)])
+    single_cells = np.array(
+        [np.flatnonzero(codes == code)[0] for code in np.unique(codes)]
+    )
     assert (
         find_label_errors(
-            LabeledRows(CellMatrix(cells), some, codes[some], (LOGGED,))
+            LabeledRows(CellMatrix(cells), single_cells, codes[single_cells], (LOGGED,))
         ).size
         == 0
     )
@@ -114,64 +116,65 @@ def test_the_only_cell_of_a_label_is_not_wrong(cells, codes):
 def test_positions_are_those_of_the_cells(cells, codes):
     """In a reference of which only some cells have labels."""
     labels, wrong = with_noise(codes, 0.2)
-    some = np.arange(40, cells.n_obs)
-    found = find_label_errors(
-        LabeledRows(CellMatrix(cells), some, labels[40:], (LOGGED,))
+    labelled = np.arange(40, cells.n_obs)
+    flagged = find_label_errors(
+        LabeledRows(CellMatrix(cells), labelled, labels[40:], (LOGGED,))
     )
-    assert_found(found, wrong[wrong >= 40])
+    assert_found(flagged, wrong[wrong >= 40])
 
 
 def test_cells_outside_the_subsample_are_scored_too(cells, codes):
     labels, wrong = with_noise(codes, 0.2)
-    found = find(cells, labels, max_cells=150, block_size=7)
-    assert_found(found, wrong)
-    assert set(found) - set(subsample_by_label(labels, 150))
+    flagged = find(cells, labels, max_cells=150, block_size=7)
+    assert_found(flagged, wrong)
+    assert set(flagged) - set(subsample_by_label(labels, 150))
 
 
 def test_half_of_a_label_is_kept(cells, codes):
     """The label is given to cells of other types only."""
     labels, _ = with_noise(codes, 0.2)
     labels[:10] = 3
-    found = find(cells, labels)
-    assert found.size
-    assert len(set(found) & set(range(10))) == 5
+    flagged = find(cells, labels)
+    assert flagged.size
+    assert len(set(flagged) & set(range(10))) == 5
 
 
 def test_rare_labels_are_not_flagged(cells, codes):
     """Two of four cells have a wrong label, and would be flagged in a larger label."""
     stem = sc.datasets.pbmc68k_reduced().raw.to_adata()
     stem = stem[stem.obs["bulk_labels"] == "CD34+"][:2].copy()
-    both = ad.concat([stem, cells])
+    joined = ad.concat([stem, cells])
     labels = np.r_[3, 3, with_noise(codes, 0.2)[0]]
     labels[2:4] = 3
-    found = find(both, labels)
-    assert found.size
-    assert not set(found) & set(range(4))
+    flagged = find(joined, labels)
+    assert flagged.size
+    assert not set(flagged) & set(range(4))
 
 
 @pytest.mark.slow
 def test_training_leaves_them_out_and_warns(cells, codes, tmp_path):
     cells.obs["given"] = np.array(KINDS)[with_noise(codes, 0.2)[0]]
     cells.obs["truth"] = pd.Categorical(np.array(KINDS)[codes], KINDS)
-    held = np.arange(cells.n_obs) % 3 == 0
-    reference, query = cells[~held].copy(), cells[held].copy()
+    is_query = np.arange(cells.n_obs) % 3 == 0
+    reference = cells[~is_query].copy()
+    query = cells[is_query].copy()
     tosica.pp.build_mask(reference, max_gene_sets=30)
     tosica.TOSICA.setup_anndata(reference, labels_key="given")
-    before = reference.obs.copy()
+    obs = reference.obs.copy()
     model = tosica.TOSICA(reference, embed_dim=16)
     assert model.mislabeled_indices is None
     with pytest.warns(
         UserWarning, match=r"labels of the reference \(\d+%\) are contradicted by"
     ):
         model.train(**QUIET | {"max_epochs": 20})
-    found = model.mislabeled_indices
+    flagged = model.mislabeled_indices
     assert_found(
-        found, np.flatnonzero(reference.obs["given"] != reference.obs["truth"])
+        flagged, np.flatnonzero(reference.obs["given"] != reference.obs["truth"])
     )
-    parts = [model.train_indices, model.validation_indices]
-    assert not set(found) & set(np.concatenate(parts))
-    assert sum(map(len, parts)) + len(found) == reference.n_obs
-    assert reference.obs.equals(before)
+    splits = [model.train_indices, model.validation_indices]
+    assert not set(flagged) & set(np.concatenate(splits))
+    assert sum(map(len, splits)) + len(flagged) == reference.n_obs
+    assert reference.obs.equals(obs)
     misled = tosica.TOSICA(reference, embed_dim=16)
     misled.train(**QUIET | {"max_epochs": 20}, check_labels=False)
     of_truth = np.arange(query.n_obs), query.obs["truth"].cat.codes.to_numpy()
@@ -182,7 +185,7 @@ def test_training_leaves_them_out_and_warns(cells, codes, tmp_path):
     assert (model.predict(query) == query.obs["truth"]).mean() > 0.9
     model.save(tmp_path / "model")
     loaded = tosica.TOSICA.load(tmp_path / "model")
-    np.testing.assert_array_equal(loaded.mislabeled_indices, found)
+    np.testing.assert_array_equal(loaded.mislabeled_indices, flagged)
     # They have a label, so that they are not among the cells without one.
     assert model.test_indices.size == 0
     # A further training checks labels anew.
@@ -199,7 +202,7 @@ def test_the_classifier_is_scikit_learns():
         C=0.3, class_weight="balanced", fit_intercept=False, tol=1e-8
     ).fit(z, labels)
     config = RegressionConfig(C=0.3, within_class_penalty=0, multinomial=True, tol=1e-6)
-    found = fit_regressions(x, labels, config=config).ridge
+    weights = fit_regressions(x, labels, config=config).ridge
     np.testing.assert_allclose(
-        softmax(x @ found.T, axis=1), expected.predict_proba(z), atol=1e-5
+        softmax(x @ weights.T, axis=1), expected.predict_proba(z), atol=1e-5
     )

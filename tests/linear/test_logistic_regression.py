@@ -179,11 +179,10 @@ class Objective:
 def test_without_gene_sets_it_is_the_optimum_of_its_formula(
     n_labels, with_batches, n_times
 ):
-    x, labels = (
-        sp.vstack([expression(seed) for seed in range(n_times)]).tocsr(),
-        np.tile(LABELS, n_times),
-    )
-    x, labels = x[labels < n_labels], labels[labels < n_labels]
+    x = sp.vstack([expression(seed) for seed in range(n_times)]).tocsr()
+    labels = np.tile(LABELS, n_times)
+    x = x[labels < n_labels]
+    labels = labels[labels < n_labels]
     directions = (
         np.random.default_rng(1).random((2, 20)) if with_batches else np.zeros((0, 20))
     )
@@ -203,12 +202,11 @@ def test_without_gene_sets_it_is_the_optimum_of_its_formula(
 
 @pytest.mark.parametrize("penalty", [1e-4, 3e-2])
 def test_with_gene_sets_it_is_the_optimum_of_its_formula(penalty):
-    x, directions = expression(), np.random.default_rng(1).random((2, 20))
+    x = expression()
+    directions = np.random.default_rng(1).random((2, 20))
     objective = Objective(x, directions, penalty)
-    least, nothing = (
-        objective.minimum(),
-        objective(np.zeros(3 * len(objective.genes)))[0],
-    )
+    least = objective.minimum()
+    nothing = objective(np.zeros(3 * len(objective.genes)))[0]
     converged = replace(CONVERGED, group_penalty=penalty, tol=1e-7)
     for config, excess in (
         (RegressionConfig(group_penalty=penalty), 1e-2),
@@ -239,7 +237,8 @@ def test_genes_in_no_set_get_no_weight(penalty):
 def test_neither_the_order_of_genes_nor_of_sets_matters():
     rng = np.random.default_rng(0)
     cells, genes, sets = (rng.permutation(n) for n in (120, 20, len(SETS)))
-    x, config = expression(), replace(CONVERGED, group_penalty=1e-3, tol=1e-7)
+    x = expression()
+    config = replace(CONVERGED, group_penalty=1e-3, tol=1e-7)
     one = fit_regressions(x, LABELS, gene_sets=members(), config=config)
     other = fit_regressions(
         x[cells][:, genes],

@@ -29,24 +29,25 @@ def cells(n: int, seed: int) -> tuple[sp.csr_matrix, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def statistics() -> NoveltyStatistics:
-    found = fit_novelty(*cells(600, 0))
-    assert found is not None
-    return found
+    fitted = fit_novelty(*cells(600, 0))
+    assert fitted is not None
+    return fitted
 
 
 def test_drawn_cells_are_like_the_reference(statistics):
     x, labels = cells(600, 0)
-    drawn, positions = replay_cells(statistics, 400)
-    assert drawn.shape == (1200, N_GENES)
-    assert drawn.min() >= 0
+    replayed, positions = replay_cells(statistics, 400)
+    assert replayed.shape == (1200, N_GENES)
+    assert replayed.min() >= 0
     for label in range(3):
-        real, made = x[labels == label].toarray(), drawn[positions == label].toarray()
-        np.testing.assert_allclose(made.mean(0), real.mean(0), atol=0.15)
-        own = slice(15 * label, 15 * label + 15)
-        assert made[:, own].std(0).mean() == pytest.approx(
-            real[:, own].std(0).mean(), rel=0.25
+        real = x[labels == label].toarray()
+        simulated = replayed[positions == label].toarray()
+        np.testing.assert_allclose(simulated.mean(0), real.mean(0), atol=0.15)
+        markers = slice(15 * label, 15 * label + 15)
+        assert simulated[:, markers].std(0).mean() == pytest.approx(
+            real[:, markers].std(0).mean(), rel=0.25
         )
-        assert (made > 0).mean() == pytest.approx((real > 0).mean(), rel=0.25)
+        assert (simulated > 0).mean() == pytest.approx((real > 0).mean(), rel=0.25)
 
 
 def test_drawn_cells_follow_the_shift_and_the_seed(statistics):
@@ -56,8 +57,8 @@ def test_drawn_cells_follow_the_shift_and_the_seed(statistics):
     shifted, _ = replay_cells(statistics, 200, shifts, seed=1)
     # A random share between zero and one of the shift.
     assert (shifted - plain)[:, -5:].mean() == pytest.approx(1.0, abs=0.1)
-    again, _ = replay_cells(statistics, 200, seed=1)
-    assert (again != plain).nnz == 0
+    repeated, _ = replay_cells(statistics, 200, seed=1)
+    assert (repeated != plain).nnz == 0
 
 
 def test_shifts_are_found_while_new_cells_are_among_them(statistics):
@@ -70,25 +71,25 @@ def test_shifts_are_found_while_new_cells_are_among_them(statistics):
     dense[is_new, :15] = 0
     dense[is_new, 45:50] += 3.0
     new_mean = dense[is_new].mean(0)[None]
-    found = find_label_shifts(
+    shifted = find_label_shifts(
         sp.csr_matrix(dense), labels, np.zeros(400, dtype=bool), new_mean, statistics
     )
-    assert (found.labels[is_new] == -1).mean() > 0.95
-    assert (found.labels[~is_new] == labels[~is_new]).mean() > 0.95
-    np.testing.assert_allclose(found.shifts[:, 50:].mean(1), 1.0, atol=0.15)
-    assert np.abs(found.shifts[:, :50]).mean() < 0.15
+    assert (shifted.labels[is_new] == -1).mean() > 0.95
+    assert (shifted.labels[~is_new] == labels[~is_new]).mean() > 0.95
+    np.testing.assert_allclose(shifted.shifts[:, 50:].mean(1), 1.0, atol=0.15)
+    assert np.abs(shifted.shifts[:, :50]).mean() < 0.15
 
 
 def test_labels_without_cells_shift_as_the_others_do(statistics):
     x, labels = cells(400, 6)
     dense = x.toarray()
     dense[:, 50:] += 1.0
-    kept = labels != 2
-    found = find_label_shifts(
-        sp.csr_matrix(dense[kept]),
-        labels[kept],
-        np.ones(int(kept.sum()), dtype=bool),
+    has_label = labels != 2
+    shifted = find_label_shifts(
+        sp.csr_matrix(dense[has_label]),
+        labels[has_label],
+        np.ones(int(has_label.sum()), dtype=bool),
         np.full((1, N_GENES), 9.0),
         statistics,
     )
-    np.testing.assert_allclose(found.shifts[2, 50:].mean(), 1.0, atol=0.15)
+    np.testing.assert_allclose(shifted.shifts[2, 50:].mean(), 1.0, atol=0.15)

@@ -17,18 +17,18 @@ SURE = np.array([[5.0, 0], [4, 0], [3, 0], [2, 0], [0, 3], [0, 1]])
 
 
 def test_the_most_certain_cells_of_each_label_teach():
-    chosen = choose_teachers(SURE, ALONE, np.zeros(6, dtype=bool), 0.5, fewest=1)
-    np.testing.assert_array_equal(chosen, [0, 1, 4])
+    teachers = choose_teachers(SURE, ALONE, np.zeros(6, dtype=bool), 0.5, fewest=1)
+    np.testing.assert_array_equal(teachers, [0, 1, 4])
 
 
 def test_a_few_cells_of_a_label_teach_in_any_case():
-    chosen = choose_teachers(SURE, ALONE, np.zeros(6, dtype=bool), 0.5, fewest=2)
-    np.testing.assert_array_equal(chosen, [0, 1, 4, 5])
+    teachers = choose_teachers(SURE, ALONE, np.zeros(6, dtype=bool), 0.5, fewest=2)
+    np.testing.assert_array_equal(teachers, [0, 1, 4, 5])
 
 
 def test_doubted_cells_never_teach():
-    chosen = choose_teachers(SURE, ALONE, np.arange(6) == 0, 1.0)
-    assert 0 not in chosen
+    teachers = choose_teachers(SURE, ALONE, np.arange(6) == 0, 1.0)
+    assert 0 not in teachers
 
 
 def test_cells_whose_neighborhood_has_another_label_do_not_teach():
@@ -36,9 +36,9 @@ def test_cells_whose_neighborhood_has_another_label_do_not_teach():
         [[0, 1, 2], [1, 0, 2], [2, 0, 1], [3, 4, 5], [4, 3, 5], [5, 4, 3]]
     )
     logits = np.array([[4.0, 0], [4, 0], [4, 0], [1, 0], [0, 4], [0, 4]])
-    chosen = choose_teachers(logits, neighbors, np.zeros(6, dtype=bool), 1.0)
-    assert 3 not in chosen
-    assert {0, 1, 2, 4, 5} == set(chosen)
+    teachers = choose_teachers(logits, neighbors, np.zeros(6, dtype=bool), 1.0)
+    assert 3 not in teachers
+    assert {0, 1, 2, 4, 5} == set(teachers)
 
 
 def test_order_of_the_cells_does_not_matter():
@@ -48,9 +48,9 @@ def test_order_of_the_cells_does_not_matter():
     order = rng.permutation(40)
     inverse = np.argsort(order)
     nobody = np.zeros(40, dtype=bool)
-    before = choose_teachers(logits, neighbors, nobody, 0.5)
-    after = choose_teachers(logits[order], inverse[neighbors[order]], nobody, 0.5)
-    assert set(order[after]) == set(before)
+    teachers = choose_teachers(logits, neighbors, nobody, 0.5)
+    shuffled = choose_teachers(logits[order], inverse[neighbors[order]], nobody, 0.5)
+    assert set(order[shuffled]) == set(teachers)
 
 
 def test_nearest_cells_are_of_the_same_cluster():
@@ -59,23 +59,23 @@ def test_nearest_cells_are_of_the_same_cluster():
     x = sp.csr_matrix(
         rng.poisson(1 + 9 * (np.arange(30) // 10 == kind[:, None])).astype(np.float32)
     )
-    found = nearest_cells(x, 3)
-    assert found.shape == (60, 5)
-    np.testing.assert_array_equal(found[:, 0], np.arange(60))
-    assert (kind[found] == kind[:, None]).mean() > 0.95
+    neighbors = nearest_cells(x, 3)
+    assert neighbors.shape == (60, 5)
+    np.testing.assert_array_equal(neighbors[:, 0], np.arange(60))
+    assert (kind[neighbors] == kind[:, None]).mean() > 0.95
 
 
 @pytest.mark.parametrize("n_cells", [1, 2, 11])
 def test_few_cells_have_no_neighbors(n_cells):
-    found = nearest_cells(sp.csr_matrix(np.ones((n_cells, 4))), 3)
-    np.testing.assert_array_equal(found, np.arange(n_cells)[:, None])
+    neighbors = nearest_cells(sp.csr_matrix(np.ones((n_cells, 4))), 3)
+    np.testing.assert_array_equal(neighbors, np.arange(n_cells)[:, None])
 
 
 @given(highest=st.floats(0.4, 0.99), scale=st.floats(0.1, 20))
 def test_the_mean_probability_is_limited(highest, scale):
     logits = scale * np.random.default_rng(0).normal(0, 1, (50, 3))
     temperature = limit_confidence(logits, highest)
-    before = softmax(logits, axis=1).max(1).mean()
-    after = softmax(logits / temperature, axis=1).max(1).mean()
+    uncalibrated = softmax(logits, axis=1).max(1).mean()
+    calibrated = softmax(logits / temperature, axis=1).max(1).mean()
     assert temperature >= 1
-    assert after == pytest.approx(min(before, highest), abs=1e-3)
+    assert calibrated == pytest.approx(min(uncalibrated, highest), abs=1e-3)

@@ -65,10 +65,8 @@ def lay_out(
 ) -> TokenLayout:
     """Tokens of RNA alone."""
     slices = (ModalitySlice(0, n_genes, normalization),)
-    modality, is_full = (
-        np.zeros(len(indptr) - 1, dtype=np.int64),
-        np.diff(indptr) == n_genes,
-    )
+    modality = np.zeros(len(indptr) - 1, dtype=np.int64)
+    is_full = np.diff(indptr) == n_genes
     return TokenLayout(indptr, genes, slices, modality, is_full, mixed=mixed)
 
 
@@ -78,7 +76,8 @@ def make(net: Net, target_sum: float | None = None, **kwargs: object) -> TOSICAM
     torch.manual_seed(net.seed)
     sets = [np.sort(rng.choice(net.n_genes, size, replace=False)) for size in net.sizes]
     sets += [np.arange(net.n_genes)] * net.n_unannotated
-    indptr, genes = np.cumsum([0, *map(len, sets)]), np.concatenate(sets)
+    indptr = np.cumsum([0, *map(len, sets)])
+    genes = np.concatenate(sets)
     normalization = None if target_sum is None else LogNormalization(target_sum)
     tokens = lay_out(indptr, genes, net.n_genes, normalization, net.mixed)
     sizes = {
@@ -114,22 +113,25 @@ def in_literal_terms(
     )
     dense = pairs.new_zeros(embedding.n_genes, embedding.n_tokens, embedding.embed_dim)
     dense[embedding.genes, token] = pairs
-    own = {
+    literal = {
         "embedding.weight": dense.flatten(1),
         "embedding.bias": tensors["embedding.bias"].flatten(),
         "cls_token": tensors["encoder.class_token"][None, None],
     }
     for name, tensor in tensors.items():
         if name.startswith(("encoder.blocks.", "encoder.norm.", "head.")):
-            other = name.removeprefix("encoder.")
-            other = other.replace(".attention.", ".attn.").replace(".fc", ".mlp.fc")
-            own[other] = tensor
-    return own
+            literal_name = name.removeprefix("encoder.")
+            literal_name = literal_name.replace(".attention.", ".attn.").replace(
+                ".fc", ".mlp.fc"
+            )
+            literal[literal_name] = tensor
+    return literal
 
 
 def as_literal(module: TOSICAModule) -> LiteralTOSICA:
     """The same model, written out."""
-    embedding, encoder = module.embedding, module.encoder
+    embedding = module.embedding
+    encoder = module.encoder
     token = torch.repeat_interleave(
         torch.arange(embedding.n_tokens), embedding.indptr.diff()
     )
@@ -169,11 +171,12 @@ def fields(x: torch.Tensor, codes: list[int]) -> dict[str, torch.Tensor]:
 @example(ORDINARY._replace(mixed=True))
 @settings(max_examples=12)
 def test_every_number_is_the_papers(net: Net) -> None:
-    module, x = make(net), cells(net)
+    module = make(net)
+    x = cells(net)
     got = module.annotate(x)
     expected = as_literal(module)(x)
-    for one, other in zip(got, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+    for tensor, reference in zip(got, expected, strict=True):
+        torch.testing.assert_close(tensor, reference, rtol=1e-10, atol=1e-10)
     plain = module.generative(**module.inference(x))["logits"]
     torch.testing.assert_close(plain, expected[1], rtol=1e-10, atol=1e-10)
     latent, logits, attention = module.annotate(x, attention=False)
@@ -188,8 +191,10 @@ def test_every_number_is_the_papers(net: Net) -> None:
 @example(ORDINARY._replace(mixed=True))
 @settings(max_examples=8)
 def test_every_gradient_is_the_papers(net: Net) -> None:
-    module, x = make(net).train(), cells(net).requires_grad_()
-    literal, literal_x = as_literal(module), cells(net).requires_grad_()
+    module = make(net).train()
+    x = cells(net).requires_grad_()
+    literal = as_literal(module)
+    literal_x = cells(net).requires_grad_()
     label = torch.arange(len(x)) % N_LABELS
     outputs = module.inference(x)
     F.cross_entropy(module.generative(**outputs)["logits"], label).backward()
@@ -220,18 +225,21 @@ def test_every_gradient_is_the_papers(net: Net) -> None:
 def test_a_cell_is_annotated_alike_in_any_company(
     dtype: torch.dtype, tolerance: float
 ) -> None:
-    module, x = make(ORDINARY).to(dtype), cells(ORDINARY, 13).to(dtype)
+    module = make(ORDINARY).to(dtype)
+    x = cells(ORDINARY, 13).to(dtype)
     together = module.annotate(x)
     order = torch.randperm(13, generator=torch.Generator().manual_seed(0))
     shuffled = module.annotate(x[order])
     for size in (1, 5):
-        parts = [module.annotate(part) for part in x.split(size)]
-        for one, *others in zip(together, *parts, strict=True):
+        annotations = [module.annotate(block) for block in x.split(size)]
+        for tensor, *pieces in zip(together, *annotations, strict=True):
             torch.testing.assert_close(
-                torch.cat(others), one, rtol=tolerance, atol=tolerance
+                torch.cat(pieces), tensor, rtol=tolerance, atol=tolerance
             )
-    for one, other in zip(together, shuffled, strict=True):
-        torch.testing.assert_close(other, one[order], rtol=tolerance, atol=tolerance)
+    for tensor, permuted in zip(together, shuffled, strict=True):
+        torch.testing.assert_close(
+            permuted, tensor[order], rtol=tolerance, atol=tolerance
+        )
 
 
 # ------------------------------------------------------------------ lower precision
@@ -239,12 +247,13 @@ def test_a_cell_is_annotated_alike_in_any_company(
 
 @pytest.mark.parametrize("how", ["weights", "autocast"])
 def test_bfloat16_agrees_roughly(how: str) -> None:
-    module, x = make(ORDINARY).float(), cells(ORDINARY, 20).float()
+    module = make(ORDINARY).float()
+    x = cells(ORDINARY, 20).float()
     expected = module.annotate(x)
     if how == "weights":
         module.embedding, module.encoder, module.head = (
-            copy.deepcopy(part).bfloat16()
-            for part in (module.embedding, module.encoder, module.head)
+            copy.deepcopy(layer).bfloat16()
+            for layer in (module.embedding, module.encoder, module.head)
         )
         got = module.annotate(x.bfloat16())
     else:
@@ -274,11 +283,9 @@ def test_loss_is_cross_entropy_of_labeled_cells() -> None:
 
 @pytest.mark.parametrize("shares", [None, [0.5, 0.3, 0.2]])
 def test_label_smoothing_mixes_in_every_label_as_often_as_it_is_drawn(shares) -> None:
-    logits, drawn = (
-        torch.tensor([[4.0, 0.0, -1.0]]),
-        torch.tensor(shares or [1 / 3] * 3),
-    )
-    options = {} if shares is None else {"label_shares": drawn}
+    logits = torch.tensor([[4.0, 0.0, -1.0]])
+    frequencies = torch.tensor(shares or [1 / 3] * 3)
+    options = {} if shares is None else {"label_shares": frequencies}
     loss = make(ORDINARY).loss(
         fields(torch.zeros(1, 1), [0]),
         {},
@@ -287,7 +294,7 @@ def test_label_smoothing_mixes_in_every_label_as_often_as_it_is_drawn(shares) ->
         **options,
     )
     expected = F.cross_entropy(
-        logits + drawn.log(), 0.7 * torch.eye(3)[:1] + 0.3 * drawn
+        logits + frequencies.log(), 0.7 * torch.eye(3)[:1] + 0.3 * frequencies
     )
     torch.testing.assert_close(loss.loss, expected)
 
@@ -297,7 +304,7 @@ def test_counts_are_normalised_on_the_way_in() -> None:
     tensors = fields(counts, [0, 1, 2, 0])
     seen = make(ORDINARY, target_sum=1e4)._get_inference_input(tensors)["x"]
     torch.testing.assert_close(seen, LogNormalization(1e4).normalize(counts))
-    assert make(ORDINARY)._get_inference_input(tensors)["x"] is counts
+    assert torch.equal(make(ORDINARY)._get_inference_input(tensors)["x"], counts)
 
 
 def test_gene_dropout_hides_genes_and_scales_up_the_rest() -> None:
@@ -335,7 +342,8 @@ def with_branch(net: Net = ORDINARY) -> TOSICAModule:
 
 
 def test_logits_are_the_papers_and_the_branchs_of_bounded_expression() -> None:
-    module, x = with_branch(), cells(ORDINARY)
+    module = with_branch()
+    x = cells(ORDINARY)
     bounded = torch.minimum(x, module.linear.clip_max)
     assert (bounded < x).any()
     latent, logits, attention = module.annotate(x)
@@ -343,13 +351,13 @@ def test_logits_are_the_papers_and_the_branchs_of_bounded_expression() -> None:
     torch.testing.assert_close(
         (latent, attention), (expected[0], expected[2]), rtol=1e-10, atol=1e-10
     )
-    wanted = expected[1] + module.linear(bounded)
+    summed = expected[1] + module.linear(bounded)
     plain = module.generative(**module.inference(x))["logits"]
-    for found in (logits, module.annotate(x, attention=False).logits, plain):
-        torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
+    for scores in (logits, module.annotate(x, attention=False).logits, plain):
+        torch.testing.assert_close(scores, summed, rtol=1e-10, atol=1e-10)
     # Without a branch, and until it is fitted, no value is too large.
-    for other in (make(ORDINARY), make(ORDINARY, linear=True)):
-        torch.testing.assert_close(other.clip(1e6 * x), 1e6 * x, rtol=0, atol=0)
+    for unfitted in (make(ORDINARY), make(ORDINARY, linear=True)):
+        torch.testing.assert_close(unfitted.clip(1e6 * x), 1e6 * x, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("attention", [False, True])
@@ -359,23 +367,24 @@ def test_only_the_branch_expects_something_of_genes_that_are_lacking(
     module = with_branch()
     measured = torch.arange(61) % 4 > 0
     x = cells(ORDINARY) * measured
-    found = module.annotate(x, attention=attention, measured=measured)
+    imputed = module.annotate(x, attention=attention, measured=measured)
     zeros = module.annotate(x, attention=attention)
-    torch.testing.assert_close(found.latent, zeros.latent, rtol=0, atol=0)
+    torch.testing.assert_close(imputed.latent, zeros.latent, rtol=0, atol=0)
     if attention:
-        torch.testing.assert_close(found.attention, zeros.attention, rtol=0, atol=0)
-    added = found.logits - module.head(found.latent)
+        torch.testing.assert_close(imputed.attention, zeros.attention, rtol=0, atol=0)
+    added = imputed.logits - module.head(imputed.latent)
     torch.testing.assert_close(
         added, module.linear(x, measured), rtol=1e-10, atol=1e-10
     )
-    assert not torch.allclose(found.logits, zeros.logits)
+    assert not torch.allclose(imputed.logits, zeros.logits)
 
 
 def test_the_network_learns_as_if_there_were_no_branch() -> None:
-    module, alone = with_branch(), make(ORDINARY)
+    module = with_branch()
+    alone = make(ORDINARY)
     module.linear.clip_max.fill_(torch.inf)
     tensors = fields(cells(ORDINARY), [0, 1, 2, 0])
-    losses = [one.train()(tensors)[2].loss for one in (module, alone)]
+    losses = [network.train()(tensors)[2].loss for network in (module, alone)]
     torch.testing.assert_close(*losses, rtol=0, atol=0)
     with torch.no_grad():
         seen = module.eval()(tensors)[1]["logits"]
@@ -399,17 +408,18 @@ def test_weights_of_pairs_in_older_models_are_summed():
 
 def test_some_of_the_mixed_tokens_are_kept() -> None:
     net = Net(n_genes=30, sizes=list(range(5, 16)), head_dim=2, mixed=True)
-    ours, x = make(net).embedding, cells(net, 3)
+    ours = make(net).embedding
+    x = cells(net, 3)
     full = ours(x).detach()
     seen = set()
     for _ in range(20):
-        part = ours(x, keep=0.25)
-        assert part.shape == (3, 3, 4)
-        same = (part[:, :, None] - full[:, None]).abs().amax((0, 3)) < 1e-12
+        subset = ours(x, keep=0.25)
+        assert subset.shape == (3, 3, 4)
+        same = (subset[:, :, None] - full[:, None]).abs().amax((0, 3)) < 1e-12
         assert same.sum(1).tolist() == [1, 1, 1]
-        drawn = same.int().argmax(1).tolist()
-        assert len(set(drawn)) == 3
-        seen |= set(drawn)
+        tokens = same.int().argmax(1).tolist()
+        assert len(set(tokens)) == 3
+        seen |= set(tokens)
     # No token is fully connected once mixed, so that none is spared.
     assert seen == set(range(12))
     assert ours(x, keep=0.01).shape == (3, 1, 4)

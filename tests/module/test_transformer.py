@@ -96,12 +96,13 @@ def test_a_row_times_the_weights(
 def test_sharp_attention_and_very_small_scores(size: float, alike: bool) -> None:
     qkv = projection(2, 20, 2, 5, size=1 if alike else size)
     if alike:
-        qkv[:, :, 0], qkv[:, :, 1] = size, -size
+        qkv[:, :, 0] = size
+        qkv[:, :, 1] = -size
     mean = attend(qkv.clone(), mean=True)[1]
     mixed, _ = attend(qkv.requires_grad_())
     slope = torch.linspace(-1, 1, mixed.numel()).view_as(mixed)
-    (found,) = torch.autograd.grad((mixed * slope).sum(), qkv)
-    assert torch.isfinite(found).all()
+    (gradient_of_kernel,) = torch.autograd.grad((mixed * slope).sum(), qkv)
+    assert torch.isfinite(gradient_of_kernel).all()
     double = qkv.detach().double().requires_grad_()
     expected, weights = written_out(double)
     # Scores of a million leave single precision a digit behind the point.
@@ -113,7 +114,10 @@ def test_sharp_attention_and_very_small_scores(size: float, alike: bool) -> None
     if alike and size < 1000:
         (gradient,) = torch.autograd.grad((expected * slope).sum(), double)
         torch.testing.assert_close(
-            found.double(), gradient, rtol=0, atol=1e-2 * float(gradient.abs().max())
+            gradient_of_kernel.double(),
+            gradient,
+            rtol=0,
+            atol=1e-2 * float(gradient.abs().max()),
         )
 
 
@@ -131,7 +135,8 @@ def test_values_that_are_not_finite_show(value: float, position: int) -> None:
 # ------------------------------------------------------------------ the encoder
 
 # Few widths of a head, because the kernel is compiled for each.
-DIM, HEADS = 10, 2
+DIM = 10
+HEADS = 2
 
 
 def make(n_layers: int = 3, embed_dim: int = DIM, n_heads: int = HEADS) -> Encoder:
