@@ -143,7 +143,10 @@ RUNS = {
         {},
     ),
     "novelty": (["{data}", "--tasks=kang", "--seeds=2", "--max-epochs=1"], {}),
-    "ontology": (["{data}", "--sources=kang", "--tasks=kang", "--seeds=1"], {}),
+    "ontology": (
+        ["{data}", "--sources=kang", "--tasks=kang", "--seeds=1"],
+        {"COVERAGES": (0.8,)},
+    ),
     "parts": (["{data}", "--tasks=kang", "--seeds=1"], {}),
     "scale": (
         ["--cells=600", "--folder={out}"],
