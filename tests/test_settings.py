@@ -16,15 +16,17 @@ TALKERS = ("lightning", "lightning.pytorch", "lightning.fabric")
 
 
 @pytest.fixture(autouse=True)
-def _as_before():
-    before = tosica.settings.verbosity, tosica.settings.progress_bar
+def _restore_settings():
+    verbosity = tosica.settings.verbosity
+    progress_bar = tosica.settings.progress_bar
     yield
-    tosica.settings.verbosity, tosica.settings.progress_bar = before
+    tosica.settings.verbosity = verbosity
+    tosica.settings.progress_bar = progress_bar
 
 
 def test_the_verbosity_is_a_level_of_logging():
     assert repr(tosica.settings) == "Settings(verbosity='info', progress_bar=True)"
-    for given, level in {
+    for value, level in {
         "warning": 30,
         "WARNING": 30,
         logging.ERROR: 40,
@@ -32,7 +34,7 @@ def test_the_verbosity_is_a_level_of_logging():
         "critical": 50,
         25: 25,
     }.items():
-        tosica.settings.verbosity = given
+        tosica.settings.verbosity = value
         assert tosica.settings.verbosity == logger.level == level
     tosica.settings.progress_bar = False
     assert repr(tosica.settings) == "Settings(verbosity=25, progress_bar=False)"
@@ -53,10 +55,10 @@ def test_the_verbosity_is_a_level_of_logging():
     ],
 )
 def test_wrong_values_are_refused(name, value, error):
-    before = repr(tosica.settings), scvi.settings.seed
+    values = repr(tosica.settings), scvi.settings.seed
     with pytest.raises(error, match=name):
         setattr(tosica.settings, name, value)
-    assert (repr(tosica.settings), scvi.settings.seed) == before
+    assert (repr(tosica.settings), scvi.settings.seed) == values
 
 
 def test_the_seed_is_that_of_scvi_tools_without_a_line(caplog, monkeypatch):
@@ -77,7 +79,7 @@ def levels() -> list[int]:
 
 
 def test_lightning_says_warnings_only_and_is_as_before_afterwards(caplog, monkeypatch):
-    before = levels()
+    initial = levels()
     talker = logging.getLogger("lightning.pytorch")
 
     def work():
@@ -89,7 +91,7 @@ def test_lightning_says_warnings_only_and_is_as_before_afterwards(caplog, monkey
     with pytest.raises(RuntimeError):
         work()
     assert caplog.messages == ["a warning"]
-    assert levels() == before
+    assert levels() == initial
     tosica.settings.verbosity = "debug"
     with quiet_libraries():
         talker.info("everything")
@@ -122,10 +124,10 @@ def test_what_an_analysis_prints(verbosity, toy, capsys):
     out, err = capsys.readouterr()
     assert out == ""
     steps = [line.partition(":")[0] for line in err.splitlines()]
-    wanted = (
+    expected = (
         ["build_mask", "TOSICA", "train", "query", "annotate", "attribute"]
         if verbosity == "info"
         else []
     )
-    assert list(dict.fromkeys(steps)) == wanted
+    assert list(dict.fromkeys(steps)) == expected
     assert len(steps) <= 10

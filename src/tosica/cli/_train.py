@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tosica.cli._session import Session
+    from tosica.model import TOSICA
 
 # The collection of the Gene Ontology, for the organism of the reference.
 _DEFAULT = "gobp"
@@ -157,26 +158,37 @@ def train(
         model = tosica.TOSICA(adata, max_gene_sets=max_gene_sets)
         model.train(**fit_options)
     model.save(output, overwrite=overwrite)
-    text = f"wrote the model to {output}"
-    accuracy = model.held_out_accuracy_
-    if accuracy is not None:
-        n_held_out = model.training_.held_out_codes.shape[1]
-        text += f"; {accuracy:.1%} of {n_held_out} held-out cells got their label"
-    mislabeled = model.mislabeled_indices
     summary = {
         "model": output,
         "reference": reference,
         "seed": seed,
         "tosica": tosica.__version__,
-        "fingerprint": model.fingerprint,
         "n_cells": adata.n_obs,
+        **_describe(model),
+    }
+    session.show(summary, f"wrote the model to {output}{_accuracy(model)}")
+
+
+def _describe(model: TOSICA) -> dict[str, Any]:
+    """Numbers of a trained model."""
+    mislabeled = model.mislabeled_indices
+    return {
+        "fingerprint": model.fingerprint,
         "n_genes": len(model.get_var_names()),
         "n_gene_sets": len(model.gene_sets),
         "labels": model.labels,
         "n_mislabeled": 0 if mislabeled is None else len(mislabeled),
-        "held_out_accuracy": accuracy,
+        "held_out_accuracy": model.held_out_accuracy_,
     }
-    session.show(summary, text)
+
+
+def _accuracy(model: TOSICA) -> str:
+    """Say how many held-out cells got their label, as the end of a sentence."""
+    codes = model.training_.held_out_codes
+    if model.held_out_accuracy_ is None or codes is None:
+        return ""
+    accuracy = f"{model.held_out_accuracy_:.1%}"
+    return f"; {accuracy} of {codes.shape[1]} held-out cells got their label"
 
 
 def _check_model_folder(folder: Path, *, overwrite: bool) -> None:

@@ -296,7 +296,7 @@ class Canvas:
 
 def _separate_rows(ax: Axes) -> None:
     """Shrink the names of rows that would overlap."""
-    labels = [label for label in ax.get_yticklabels() if label.get_text()]
+    labels: list[Any] = [label for label in ax.get_yticklabels() if label.get_text()]
     height = sum(label.get_window_extent().height for label in labels)
     room = ax.get_window_extent().height
     if ax.axison and height > room:

@@ -102,7 +102,7 @@ def flow(
     for group, genes_of_group in genes.groupby("group", observed=True):
         sets_of_group = gene_sets[gene_sets["group"] == group][:n_gene_sets]
         table = _paths(genes_of_group, sets_of_group, n_genes)
-        tables.append(table.assign(group=group, color=colors[group]))
+        tables.append(table.assign(group=group, color=colors[str(group)]))
     paths = pd.concat(tables)
     to_sets = (
         paths.rename(columns={"group": "source", "gene_set": "target"})

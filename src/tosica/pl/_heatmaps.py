@@ -218,7 +218,7 @@ def gene_set_dotplot(
     # The largest dot nearly fills its cell.
     area = (0.9 * 72 * _DOT) ** 2 / (contribution.max() or 1.0)
     has_ring = evidence.has_evidence().ravel()
-    dots = ax.scatter(
+    dots: Any = ax.scatter(
         x + 0.5,
         y + 0.5,
         s=area * contribution,
@@ -226,7 +226,7 @@ def gene_set_dotplot(
         cmap=cmap,
         norm=evidence.norm(vmin, vmax),
         edgecolors=np.where(has_ring, "black", "0.7").tolist(),
-        linewidths=np.where(has_ring, 1.0, 0.3),
+        linewidths=np.where(has_ring, 1.0, 0.3).tolist(),
     )
     bar = canvas.add_colorbar(ax, size, dots, _bar_title("ring"))
     legend = _add_size_legend(bar, dots, area, NAME_SIZE * canvas.text_scale)
@@ -251,8 +251,12 @@ def _add_size_legend(
     bar: Axes, dots: PathCollection, area: float, font_size: float
 ) -> Any:
     """Explain the sizes of dots below the colour bar; ``area`` is that of one logit."""
+
+    def to_contribution(sizes: Any) -> Any:
+        return sizes / area
+
     handles, labels = dots.legend_elements(
-        "sizes", MaxNLocator(3), color="0.6", func=lambda sizes: sizes / area
+        "sizes", MaxNLocator(3), color="0.6", func=to_contribution
     )
     return bar.legend(
         handles,

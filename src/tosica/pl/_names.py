@@ -85,7 +85,7 @@ def _two_lines(name: str, max_length: int) -> str | None:
             pair for pair in pairs if all(pair) and max(map(len, pair)) <= max_length
         ]
         if fitting:
-            return "\n".join(min(fitting, key=badness))
+            return "\n".join(sorted(fitting, key=badness)[0])
     return None
 
 
