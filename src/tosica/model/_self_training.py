@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from numpy.typing import NDArray
 
+    from tosica.linear import LinearClassifier
     from tosica.linear._self_training import SelfTrained
     from tosica.module import TOSICAModule
 
@@ -55,11 +56,11 @@ _PLAN = TrainingPlanConfig(label_smoothing=0.0)
 
 
 class QueryCells(NamedTuple):
-    """Cells of a query, and what the model says of them before it is adapted.
+    """Cells of a query, and their labels by the model before it is adapted.
 
-    ``x`` is normalised expression in which genes that the query lacks are zero, ``expression`` is the same
-    clipped and imputed as by the linear branch, both ``(n_cells, n_genes)``. ``measured`` is ``(n_genes,)``.
-    ``log_probabilities`` are calibrated, ``(n_cells, n_labels)``. ``is_doubted`` says which cells may be of no
+    ``x`` is normalised expression in which genes that the query lacks are zero. ``expression`` is the same
+    clipped and imputed as by the linear branch. Both are ``(n_cells, n_genes)``. ``measured`` is ``(n_genes,)``.
+    ``log_probabilities`` are calibrated, ``(n_cells, n_labels)``. ``is_doubted`` marks cells that may be of no
     label of the model, ``(n_cells,)``.
     """
 
@@ -161,24 +162,22 @@ class SelfTrainingMixin(SetupMixin):
         'adapted to 300 cells'
         """
         self._check_adaptable(adata)
-        n_cells = adata.n_obs
         with (
             thread_pool(self.module.device),
             progress(None, "adapt", enabled=enable_progress_bar),
         ):
             query = self._read_query(adata, layer, use_raw)
-            n_read = query.x.shape[0]
+            n_sampled = query.x.shape[0]
             model = self._copy()
             signal, reason = self._find_signal(query)
             if not signal:
                 logger.info("adapt: the model stays as it is, since %s", reason)
-                model.training_ = replace(
-                    model.training_, adaptation=Adaptation(n_read)
-                )
+                adaptation = Adaptation(n_sampled)
+                model.training_ = replace(model.training_, adaptation=adaptation)
                 return model
             statistics = self.training_.novelty_statistics
             assert statistics is not None
-            found = self_train(
+            fit = self_train(
                 query.expression,
                 query.log_probabilities,
                 query.is_doubted,
@@ -189,25 +188,27 @@ class SelfTrainingMixin(SetupMixin):
                 penalties=self.training_.regression,
                 n_rounds=_N_ROUNDS,
             )
-            sharpness = self._sharpness(query, found)
-            before = self._calibrated_branch()
-            _write_branch(model.module, found, signal, sharpness)
-            _fit_network(
-                model.module, query.x, softmax(found.logits / sharpness, axis=1), found
-            )
+            temperature = self._adapted_temperature(query, fit)
+            weights, biases = self._calibrated_branch()
+            _write_branch(model.module, fit.classifier, signal, temperature)
+            targets = softmax(fit.logits / temperature, axis=1)
+            _fit_network(model.module, query.x, targets, fit)
             _weigh_network(model.module, signal)
-        adaptation = Adaptation(n_read, len(found.teachers), _N_ROUNDS, *before)
-        model.training_ = replace(model.training_, adaptation=adaptation)
+        n_teachers = len(fit.teachers)
+        model.training_ = replace(
+            model.training_,
+            adaptation=Adaptation(n_sampled, n_teachers, _N_ROUNDS, weights, biases),
+        )
         logger.info(
             "adapt: %s of %s cells taught in the last of %d rounds",
-            format_thousands(len(found.teachers)),
-            format_thousands(n_cells),
+            format_thousands(n_teachers),
+            format_thousands(adata.n_obs),
             _N_ROUNDS,
         )
         return model
 
     def _check_adaptable(self, adata: AnnData) -> None:
-        """Refuse a model or a query that nothing can be learnt with."""
+        """Refuse models that cannot be adapted, and the reference as the query."""
         if self.modalities[0].name is not None:
             raise TypeError(
                 "A model of a MuData cannot be adapted: train one on the modality that the query has."
@@ -234,48 +235,54 @@ class SelfTrainingMixin(SetupMixin):
     def _read_query(
         self, adata: AnnData, layer: str | None, use_raw: bool
     ) -> QueryCells:
-        """Read the query, or a random sample of it, and what the model says of its cells."""
+        """Read the query, or a random sample of it, and label its cells."""
         source = self._source(adata, None, layer, use_raw)
-        drawn = subsample_by_label(np.zeros(adata.n_obs, dtype=np.int64), MAX_CELLS)
-        if len(drawn) < adata.n_obs:
-            source = source[drawn]
-        module, statistics = self.module, self.training_.novelty_statistics
+        sample = subsample_by_label(np.zeros(adata.n_obs, dtype=np.int64), MAX_CELLS)
+        if len(sample) < adata.n_obs:
+            source = source[sample]
+        module = self.module
+        statistics = self.training_.novelty_statistics
         assert statistics is not None
         assert module.linear is not None
         loader = QueryLoader(
             source, self.modalities, module.device, statistics=statistics
         )
         measured = None if loader.measured is None else loader.measured.cpu().numpy()
-        x, expression, logits, distances, nearest = [], [], [], [], []
+        x = []
+        expression = []
+        logits = []
+        distances = []
+        nearest = []
         with torch.inference_mode():
             for batch in loader:
                 values = batch.x.cpu().numpy()
                 x.append(sp.csr_matrix(values))
-                expression.append(
-                    sp.csr_matrix(
-                        module.linear.expression(batch.x, batch.measured).cpu().numpy()
-                    )
-                )
-                scored = module.annotate(
+                clipped = module.linear.expression(batch.x, batch.measured)
+                expression.append(sp.csr_matrix(clipped.cpu().numpy()))
+                output = module.annotate(
                     batch.x, attention=False, measured=batch.measured
-                ).logits
-                logits.append((scored.float() / module.temperature).cpu().numpy())
+                )
+                calibrated = output.logits.float() / module.temperature
+                logits.append(calibrated.cpu().numpy())
                 distance, label = statistics.score_cells(values, measured)
                 distances.append(distance)
                 nearest.append(label)
-        distance, label = np.concatenate(distances), np.concatenate(nearest)
-        distance = distance - label_excess(distance, label, statistics)[label]
+        distance = np.concatenate(distances)
+        label = np.concatenate(nearest)
+        excess = label_excess(distance, label, statistics)
+        pvalue = pvalues(distance - excess[label], statistics.reference_scores)
         return QueryCells(
             sp.vstack(x).tocsr(),
             sp.vstack(expression).tocsr(),
             measured,
             log_softmax(np.concatenate(logits).astype(np.float64), axis=1),
-            pvalues(distance, statistics.reference_scores) <= _LEAST_PVALUE,
+            is_doubted=pvalue <= _LEAST_PVALUE,
         )
 
     def _find_signal(self, query: QueryCells) -> tuple[float, str]:
-        """Find which share of the query's difference from the reference is no noise; if 0, also say why."""
-        statistics, linear = self.training_.novelty_statistics, self.module.linear
+        """Find the share of the query's difference from the reference that is no noise; if 0, also the reason."""
+        statistics = self.training_.novelty_statistics
+        linear = self.module.linear
         assert statistics is not None
         assert linear is not None
         if not linear.weights.any():
@@ -291,38 +298,41 @@ class SelfTrainingMixin(SetupMixin):
                     0.0,
                     "its labels of held-out cells are right no more often than the commonest label is",
                 )
-        of_cells = statistics.positions(query.log_probabilities.argmax(1))
-        if (np.bincount(of_cells[of_cells >= 0]) >= MIN_CELLS).sum() < 2:
+        labels = statistics.positions(query.log_probabilities.argmax(1))
+        n_cells = np.bincount(labels[labels >= 0])
+        if (n_cells >= MIN_CELLS).sum() < 2:
             return (
                 0.0,
                 f"fewer than two labels have {MIN_CELLS} cells, and another batch looks like a new type",
             )
-        signal = common_shift(query.x, of_cells, statistics, query.measured).signal
+        signal = common_shift(query.x, labels, statistics, query.measured).signal
         return (
             signal,
             "the query differs from its reference no more than two samples of the same cells",
         )
 
-    def _sharpness(self, query: QueryCells, found: SelfTrained) -> float:
-        """Find the temperature at which the model is as sure of the query as it may be.
+    def _adapted_temperature(self, query: QueryCells, fit: SelfTrained) -> float:
+        """Find the temperature at which the adapted model is not too sure of the query.
 
-        That is as sure as it was right about the held-out cells of its reference, or as it was of the query before.
+        Its mean confidence is at most its accuracy on the held-out cells of its reference, or its
+        confidence before.
         """
         accuracy = self.held_out_accuracy_
         if accuracy is None:
             return 1.0
-        before = float(np.exp(query.log_probabilities.max(1)).mean())
-        return limit_confidence(found.logits, max(accuracy, before))
+        confidence = float(np.exp(query.log_probabilities.max(1)).mean())
+        return limit_confidence(fit.logits, max(accuracy, confidence))
 
     def _calibrated_branch(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Weights of each gene and biases of the linear branch, over the temperature."""
+        """Divide weights of each gene and biases of the linear branch by the temperature."""
         linear = self.module.linear
         assert linear is not None
         temperature = self.module.temperature
         weights, biases = linear.weights_of()
-        return (weights / temperature).cpu().numpy(), (
-            biases / temperature
-        ).cpu().numpy()
+        return (
+            (weights / temperature).cpu().numpy(),
+            (biases / temperature).cpu().numpy(),
+        )
 
     def _copy(self) -> Self:
         """Copy the model, without its reference."""
@@ -335,19 +345,16 @@ class SelfTrainingMixin(SetupMixin):
 
 @torch.no_grad()
 def _write_branch(
-    module: TOSICAModule, found: SelfTrained, signal: float, sharpness: float
+    module: TOSICAModule, fit: LinearClassifier, signal: float, temperature: float
 ) -> None:
-    """Average the linear branch, over its temperature, and the one that was fitted to a query."""
+    """Average the calibrated linear branch and the one that was fitted to a query."""
     linear = module.linear
     assert linear is not None
-    fitted = found.classifier
-    for tensor, values in (
-        (linear.weights, fitted.weights),
-        (linear.bias, fitted.biases),
-    ):
-        before = tensor / module.temperature
-        of_query = torch.from_numpy(values).to(tensor)
-        tensor.copy_(((1 - signal / 2) * before + signal / 2 * of_query) / sharpness)
+    for tensor, fitted in ((linear.weights, fit.weights), (linear.bias, fit.biases)):
+        calibrated = tensor / module.temperature
+        of_query = torch.from_numpy(fitted).to(tensor)
+        mean = (1 - signal / 2) * calibrated + signal / 2 * of_query
+        tensor.copy_(mean / temperature)
 
 
 @torch.no_grad()
@@ -362,23 +369,23 @@ def _fit_network(
     module: TOSICAModule,
     x: sp.csr_matrix,
     probabilities: NDArray[np.floating],
-    found: SelfTrained,
+    fit: SelfTrained,
 ) -> None:
-    """Train the network further: on the query by given probabilities, and on drawn cells by their labels."""
+    """Train the network further: on the query by probabilities, and on drawn cells by their labels."""
     n_labels = probabilities.shape[1]
-    of_replayed = np.eye(n_labels)[found.replayed_labels]
+    replayed_targets = np.eye(n_labels)[fit.replayed_labels]
     n_steps = -(-_N_DRAWS // _BATCH_SIZE)
-    half = _BATCH_SIZE // 2
+    n_cells = _BATCH_SIZE // 2
     seed = settings.seed or 0
-    from_query = _minibatches(probabilities.argmax(1), n_steps, half, seed)
-    from_replayed = _minibatches(found.replayed_labels, n_steps, half, seed + 1)
+    query_batches = _minibatches(probabilities.argmax(1), n_steps, n_cells, seed)
+    replayed_batches = _minibatches(fit.replayed_labels, n_steps, n_cells, seed + 1)
     optimizer, schedule = make_optimizer(module, _PLAN, n_steps)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module.train()
-        for cells, replayed in zip(from_query, from_replayed, strict=True):
-            values = sp.vstack([x[cells], found.replayed[replayed]]).toarray()
-            targets = np.vstack([probabilities[cells], of_replayed[replayed]])
+        for cells, replayed in zip(query_batches, replayed_batches, strict=True):
+            values = sp.vstack([x[cells], fit.replayed[replayed]]).toarray()
+            targets = np.vstack([probabilities[cells], replayed_targets[replayed]])
             outputs = module.inference(
                 torch.from_numpy(values).float().to(module.device),
                 gene_dropout=_PLAN.gene_dropout,
@@ -386,11 +393,8 @@ def _fit_network(
                 token_keep=1 - _PLAN.token_dropout,
             )
             log_probabilities = module.head(outputs["latent"]).log_softmax(1)
-            loss = (
-                -(torch.from_numpy(targets).to(log_probabilities) * log_probabilities)
-                .sum(1)
-                .mean()
-            )
+            weights = torch.from_numpy(targets).to(log_probabilities)
+            loss = -(weights * log_probabilities).sum(1).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -402,8 +406,5 @@ def _minibatches(
     labels: NDArray[np.integer], n_steps: int, size: int, seed: int
 ) -> Iterator[NDArray[np.int64]]:
     """Draw minibatches of cells, rare labels more often, as in training."""
-    drawn = np.fromiter(
-        LabelSampler(np.arange(len(labels)), labels, n_steps * size, seed=(seed,)),
-        np.int64,
-    )
-    yield from drawn.reshape(n_steps, size)
+    sampler = LabelSampler(np.arange(len(labels)), labels, n_steps * size, seed=(seed,))
+    yield from np.fromiter(sampler, np.int64).reshape(n_steps, size)
