@@ -40,15 +40,15 @@ def test_annotated_saved_and_read_again(adata, contents, new_keys):
 
     with tempfile.TemporaryDirectory() as folder:
         query.write_h5ad(Path(folder) / "query.h5ad")
-        read = anndata.read_h5ad(Path(folder) / "query.h5ad")
+        from_disk = anndata.read_h5ad(Path(folder) / "query.h5ad")
         model.save(Path(folder) / "model")
         loaded = tosica.TOSICA.load(Path(folder) / "model", accelerator="cpu")
-    again = adata.copy()
-    loaded.annotate(again, probabilities=True)
-    for other in (read, again):
+    reannotated = adata.copy()
+    loaded.annotate(reannotated, probabilities=True)
+    for adata_copy in (from_disk, reannotated):
         for key in ("tosica_prediction", "tosica_probability"):
-            assert other.obs[key].tolist() == query.obs[key].tolist()
+            assert adata_copy.obs[key].tolist() == query.obs[key].tolist()
         for key in ("X_tosica", "tosica_probabilities"):
             np.testing.assert_array_equal(
-                np.asarray(other.obsm[key]), np.asarray(query.obsm[key])
+                np.asarray(adata_copy.obsm[key]), np.asarray(query.obsm[key])
             )

@@ -31,17 +31,19 @@ N_STEPS = 4 * 6
 @pytest.fixture(autouse=True)
 def _default_handler():
     """A process that was started in the background, as by `nohup`, ignores Ctrl-C."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, handler)
 
 
 class At(Callback):
     """Do something in some step."""
 
     def __init__(self, step, do):
-        self.step, self.do, self.n_steps = step, do, 0
+        self.step = step
+        self.do = do
+        self.n_steps = 0
 
     def on_train_batch_end(self, *_):
         self.n_steps += 1
@@ -75,7 +77,8 @@ def new(toy):
 
 @pytest.mark.parametrize("step", [1, N_STEPS])
 def test_the_first_one_leaves_a_model_to_use(new, toy_query, tmp_path, caplog, step):
-    model, pressing = new(), At(step, press)
+    model = new()
+    pressing = At(step, press)
     with pytest.raises(KeyboardInterrupt):
         model.train(**ONCE, callbacks=[pressing])
     assert pressing.n_steps == step
@@ -119,7 +122,8 @@ def test_an_own_handler_is_left_alone(new):
     ],
 )
 def test_elsewhere_ctrl_c_leaves_the_model_as_it_was(new, monkeypatch, caplog, place):
-    model, options = new(), {}
+    model = new()
+    options = {}
     fingerprint = model.fingerprint
     if place == "twice in an epoch":
         options["callbacks"] = [At(7, lambda: (press(), press()))]
@@ -139,11 +143,10 @@ def test_elsewhere_ctrl_c_leaves_the_model_as_it_was(new, monkeypatch, caplog, p
 def test_a_trained_model_stays_as_it_was(toy, toy_query, train, error):
     """Also in a thread, where signals cannot be handled."""
     model = train(toy, refit=False)
-    probabilities, attributes = (
-        model.predict(toy_query, soft=True),
-        dict(model.__dict__),
-    )
-    text, losses = repr(model), model.history["train_loss"].copy()
+    probabilities = model.predict(toy_query, soft=True)
+    attributes = dict(model.__dict__)
+    text = repr(model)
+    losses = model.history["train_loss"].copy()
 
     def end():
         raise error
@@ -209,9 +212,10 @@ def test_ctrl_c_at_any_moment(toy, toy_query, train, caplog, seed):
 
 def assert_same(model, expected):
     """Compare everything that a training leaves, bit by bit."""
-    found, weights = model.module.state_dict(), expected.module.state_dict()
+    state = model.module.state_dict()
+    weights = expected.module.state_dict()
     assert [
-        name for name in weights if not torch.equal(found[name], weights[name])
+        name for name in weights if not torch.equal(state[name], weights[name])
     ] == []
     for name, table in expected.history.items():
         pd.testing.assert_frame_equal(
@@ -262,15 +266,16 @@ def test_of_a_finished_training_on_disk(toy, new, monkeypatch, tmp_path):
     monkeypatch.setattr(_phases, "BUFFER_SIZE", 30)
     monkeypatch.setattr(_reference_on_disk, "BLOCK", 20)
     toy.write_h5ad(tmp_path / "toy.h5ad")
-    first, second = (
+    reference, same_reference = (
         anndata.read_h5ad(tmp_path / "toy.h5ad", backed="r") for _ in range(2)
     )
-    expected, model = new(first), new(second)
+    expected = new(reference)
+    model = new(same_reference)
     expected.train(**ONCE, check_labels=False, checkpoint_dir=tmp_path / "new" / "run")
     model.train(**ONCE, check_labels=False, resume=tmp_path / "new" / "run")
     assert_same(model, expected)
-    first.file.close()
-    second.file.close()
+    reference.file.close()
+    same_reference.file.close()
 
 
 def test_another_training_is_refused(new, toy, tmp_path):

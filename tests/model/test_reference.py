@@ -51,10 +51,8 @@ def test_every_class_is_on_both_sides_with_its_share(reference, validation_size)
         assert 1 <= n_held <= n - 1
         assert n_held == np.clip(round(validation_size * n), 1, n - 1)
         # Spread over the strata.
-        of_class, held = (
-            strata[codes == code],
-            strata[validation][codes[validation] == code],
-        )
+        of_class = strata[codes == code]
+        held = strata[validation][codes[validation] == code]
         for stratum in np.unique(of_class):
             in_proportion = len(held) * (of_class == stratum).mean()
             assert abs((held == stratum).sum() - in_proportion) < 2
@@ -195,7 +193,8 @@ def test_unlabelled_cells_are_in_neither_part(toy, train):
 def test_an_epoch_draws_each_cell_of_equal_labels_once_in_random_order():
     cells = np.arange(90)
     sampler = of_cells(cells, cells % 3, 10).batch_sampler.sampler
-    first, second = list(sampler), list(sampler)
+    first = list(sampler)
+    second = list(sampler)
     assert sorted(first) == sorted(second) == list(range(90))
     assert first != second
     # Not one class after the other.
@@ -219,7 +218,8 @@ def cells(sizes=SIZES):
 def buffer(cells_of=SIZES, seed=0, kept=slice(None)):
     rows, codes = cells(cells_of)
     positions = np.arange(len(codes))[kept]
-    blocks, n_batches = ContiguousBlocks(rows, size=16), -(-len(positions) // 8)
+    blocks = ContiguousBlocks(rows, size=16)
+    n_batches = -(-len(positions) // 8)
     return ShuffleBuffer(
         rows, blocks, positions, codes[positions], 8, n_batches, (seed, 0)
     )

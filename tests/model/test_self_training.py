@@ -60,7 +60,8 @@ def test_labels_of_another_condition_become_better(shared, monkeypatch):
     monkeypatch.setattr(_self_training, "_N_DRAWS", N_DRAWS)
     adata = sc.read_h5ad(shared / "kang_pbmc.h5ad")
     is_treated = (adata.obs["group_id"] == "stim").to_numpy()
-    reference, query = adata[is_treated].copy(), adata[~is_treated].copy()
+    reference = adata[is_treated].copy()
+    query = adata[~is_treated].copy()
     tosica.pp.build_mask(reference)
     tosica.TOSICA.setup_anndata(reference, labels_key="cluster_id")
     model = tosica.TOSICA(reference)
@@ -97,7 +98,8 @@ def test_both_parts_learn(adapted, pbmc_model, part):
 
 
 def test_the_model_and_the_query_stay_as_they_were(pbmc_model, other_batch, contents):
-    before, fingerprint = contents(other_batch), pbmc_model.fingerprint
+    before = contents(other_batch)
+    fingerprint = pbmc_model.fingerprint
     pbmc_model.adapt(other_batch)
     assert pbmc_model.fingerprint == fingerprint
     assert pbmc_model.training_.adaptation is None
@@ -132,7 +134,8 @@ def test_saved_and_loaded(adapted, other_batch, tmp_path):
     assert loaded.fingerprint == adapted.fingerprint
     assert str(loaded.training_.adaptation) == str(adapted.training_.adaptation)
     assert loaded.training_.regression == adapted.training_.regression
-    expected, found = adapted.infer(other_batch), loaded.infer(other_batch)
+    expected = adapted.infer(other_batch)
+    found = loaded.infer(other_batch)
     np.testing.assert_array_equal(found.probabilities, expected.probabilities)
     np.testing.assert_array_equal(found.novelty, expected.novelty)
 
@@ -149,7 +152,8 @@ def test_a_model_that_was_loaded_learns_the_same(
 
 
 def test_novelty_asks_how_sure_the_model_was_before(adapted, pbmc_model, other_batch):
-    before, after = pbmc_model.infer(other_batch), adapted.infer(other_batch)
+    before = pbmc_model.infer(other_batch)
+    after = adapted.infer(other_batch)
     assert np.corrcoef(before.novelty, after.novelty)[0, 1] > 0.98
     assert np.corrcoef(before.probability, after.probability)[0, 1] < 0.98
 
@@ -229,10 +233,8 @@ def test_the_card_says_what_the_model_learnt_from(adapted):
 
 
 def test_labels_without_it_do_not_depend_on_other_cells(pbmc_model, other_batch):
-    every, some = (
-        pbmc_model.infer(other_batch),
-        pbmc_model.infer(other_batch[:20].copy()),
-    )
+    every = pbmc_model.infer(other_batch)
+    some = pbmc_model.infer(other_batch[:20].copy())
     np.testing.assert_allclose(every.probabilities[:20], some.probabilities, atol=1e-5)
 
 

@@ -33,34 +33,34 @@ def weights_of(model):
     }
 
 
-def same(first, second):
-    return all(np.array_equal(first[name], second[name]) for name in first)
+def same(weights, expected):
+    return all(np.array_equal(weights[name], expected[name]) for name in weights)
 
 
 # --------------------------------------------------------------------------- the course
 
 
 def test_same_seed_same_weights_and_their_history(toy, train):
-    first, second = (
-        train(toy.copy(), max_epochs=4),
-        train(toy.copy(), max_epochs=4, refit=False),
-    )
+    refitted = train(toy.copy(), max_epochs=4)
+    not_refitted = train(toy.copy(), max_epochs=4, refit=False)
     # The refit learns the held-out cells; what the model tells of the training before is the same.
-    assert set(first.history) == {
+    assert set(refitted.history) == {
         "train_loss",
         "validation_loss",
         "validation_accuracy",
     }
-    for name, table in first.history.items():
+    for name, table in refitted.history.items():
         assert table.columns.tolist() == [name]
         assert table.index.tolist() == [0, 1, 2, 3]
         assert np.isfinite(table[name].astype(float)).all()
-        pd.testing.assert_frame_equal(second.history[name], table)
-    np.testing.assert_array_equal(first.train_indices, second.train_indices)
-    np.testing.assert_array_equal(first.validation_indices, second.validation_indices)
-    assert first.module.temperature == second.module.temperature
-    assert not same(weights_of(first), weights_of(second))
-    assert train(toy.copy(), max_epochs=4).fingerprint == first.fingerprint
+        pd.testing.assert_frame_equal(not_refitted.history[name], table)
+    np.testing.assert_array_equal(refitted.train_indices, not_refitted.train_indices)
+    np.testing.assert_array_equal(
+        refitted.validation_indices, not_refitted.validation_indices
+    )
+    assert refitted.module.temperature == not_refitted.module.temperature
+    assert not same(weights_of(refitted), weights_of(not_refitted))
+    assert train(toy.copy(), max_epochs=4).fingerprint == refitted.fingerprint
 
 
 def test_last_losses_are_those_of_the_weights(toy, train):
@@ -68,12 +68,14 @@ def test_last_losses_are_those_of_the_weights(toy, train):
     model = train(
         toy, max_epochs=4, calibrate=False, refit=False, batch_size=7, linear=False
     )
-    held = model.validation_indices
-    truth = toy.obs["kind"].astype(str).to_numpy()[held]
-    found = log_loss(truth, model.predict(indices=held, soft=True), labels=model.labels)
+    held_out = model.validation_indices
+    truth = toy.obs["kind"].astype(str).to_numpy()[held_out]
+    loss = log_loss(
+        truth, model.predict(indices=held_out, soft=True), labels=model.labels
+    )
     last = {name: float(table.iloc[-1, 0]) for name, table in model.history.items()}
-    assert last["validation_loss"] == pytest.approx(found, rel=1e-4)
-    accuracy = (model.predict(indices=held) == truth).mean()
+    assert last["validation_loss"] == pytest.approx(loss, rel=1e-4)
+    accuracy = (model.predict(indices=held_out) == truth).mean()
     assert last["validation_accuracy"] == pytest.approx(accuracy, rel=1e-5)
 
 
@@ -87,9 +89,9 @@ def test_a_label_with_a_single_cell_is_learnt_and_not_held_out(
     toy, toy_query, train, tmp_path, fast_plan, linear
 ):
     of_c = np.flatnonzero(toy.obs["kind"] == "c")
-    one = toy[np.setdiff1d(np.arange(90), of_c[1:])].copy()
-    single = np.flatnonzero(one.obs["kind"] == "c")
-    model = train(one, max_epochs=15, linear=linear, plan_kwargs=fast_plan)
+    reference = toy[np.setdiff1d(np.arange(90), of_c[1:])].copy()
+    single = np.flatnonzero(reference.obs["kind"] == "c")
+    model = train(reference, max_epochs=15, linear=linear, plan_kwargs=fast_plan)
     assert set(single) <= set(model.train_indices)
     assert not set(single) & set(model.validation_indices)
     assert len(model.mislabeled_indices) == 0
@@ -99,17 +101,17 @@ def test_a_label_with_a_single_cell_is_learnt_and_not_held_out(
         len(model.validation_indices),
     )
     truth = toy_query.obs["kind"].astype(str).to_numpy()
-    found = model.predict(toy_query)
-    assert (found == truth)[truth != "c"].mean() > 0.9
-    assert model.predict(one)[single] == ["c"]
+    predictions = model.predict(toy_query)
+    assert (predictions == truth)[truth != "c"].mean() > 0.9
+    assert model.predict(reference)[single] == ["c"]
     if linear:
         # The network knows the cell by heart, the regressions its gene set.
-        assert (found == truth)[truth == "c"].mean() > 0.5
+        assert (predictions == truth)[truth == "c"].mean() > 0.5
     assert np.isfinite(model.predict(toy_query, soft=True).to_numpy()).all()
     assert model.predict_set(toy_query, coverage=0.8).shape == (60, 3)
     model.save(tmp_path / "model")
     loaded = TOSICA.load(tmp_path / "model")
-    np.testing.assert_array_equal(loaded.predict(toy_query), found)
+    np.testing.assert_array_equal(loaded.predict(toy_query), predictions)
 
 
 def test_length_follows_the_data():
@@ -187,7 +189,8 @@ def test_training_twice_goes_on(toy, toy_query, train, fast_plan):
     model = train(
         toy, max_epochs=8, plan_kwargs=fast_plan | {"weight_decay": 0.3}, **options
     )
-    before, loss = weights_of(model), float(model.history["train_loss"].iloc[-1, 0])
+    weights = weights_of(model)
+    loss = float(model.history["train_loss"].iloc[-1, 0])
     assert (
         len(model.history["train_loss"]),
         len(model.history["validation_loss"]),
@@ -210,7 +213,7 @@ def test_training_twice_goes_on(toy, toy_query, train, fast_plan):
         batch_size=16,
         plan_kwargs={**fast_plan, "lr": 1e-4},
     )
-    assert not same(before, weights_of(model))
+    assert not same(weights, weights_of(model))
     table = model.history["train_loss"]
     assert table.index.tolist() == list(range(10))
     # It starts from where it was, not from chance (log 3 = 1.1).
@@ -323,11 +326,11 @@ def test_label_smoothing_is_part_of_the_training_loss_only(toy):
 def test_one_line_says_how_it_went(toy, train, caplog, capsys):
     model = train(toy, max_epochs=9, early_stopping=True, early_stopping_patience=1)
     n_epochs = len(model.history["train_loss"])
-    said = [line for line in caplog.messages if line.startswith("train: ")]
+    messages = [line for line in caplog.messages if line.startswith("train: ")]
     early = " of 9 (stopped early)" if n_epochs < 9 else ""
-    assert len(said) == 1
+    assert len(messages) == 1
     line = rf"train: {n_epochs} epochs{re.escape(early)} on 90 cells in [\d:]+; validation accuracy [\d.]+% \(9 cells\)"
-    assert re.fullmatch(line, said[0])
+    assert re.fullmatch(line, messages[0])
     # Neither Lightning nor the early stopping of scvi-tools says anything.
     assert {
         record.name for record in caplog.records if "Seed" not in record.message
@@ -355,9 +358,10 @@ def test_bars(toy, train, monkeypatch, terminal):
             self.n_steps += 1
 
     # An own bar takes the place of ours.
-    own, model = Own(), train(toy, setup={"batch_key": "donor"}, max_epochs=1)
-    model.train(max_epochs=2, batch_size=16, accelerator="cpu", callbacks=[own])
-    assert own.n_steps == 12
+    own_bar = Own()
+    model = train(toy, setup={"batch_key": "donor"}, max_epochs=1)
+    model.train(max_epochs=2, batch_size=16, accelerator="cpu", callbacks=[own_bar])
+    assert own_bar.n_steps == 12
     bars.clear()
     model.train(max_epochs=2, batch_size=16, accelerator="cpu")
     counted = {bar.desc: (bar.n, bar.total) for bar in bars if bar.total}
@@ -407,7 +411,8 @@ def test_held_out_cells_choose_the_share_of_the_network(
     toy, train, monkeypatch, poor, weight, caplog
 ):
     def damage(state):
-        network, line = state.model.module.head.weight, state.linear._fitted[0].weights
+        network = state.model.module.head.weight
+        line = state.linear._fitted[0].weights
         noise = (
             np.random.default_rng(0).normal(size=line.shape) * 2 * np.abs(line).mean()
         )

@@ -41,28 +41,29 @@ def ref(toy):
 def test_sets_with_weights_start_as_weighted_sums(ref, n_sets):
     model = tosica.TOSICA(ref, embed_dim=16, max_gene_sets=n_sets)
     embedding = model.module.embedding
-    drawn = embedding.weight.detach().clone()
+    random_weights = embedding.weight.detach().clone()
     model.start_from_network()
     weights = tosica.get.network_weights(ref).toarray()
-    indptr, genes = embedding.indptr.numpy(), embedding.genes.numpy()
+    indptr = embedding.indptr.numpy()
+    genes = embedding.genes.numpy()
     columns = ref.uns["tosica_mask"]["gene_sets"].tolist()
     # Those that were chosen, and the genes that none of them holds.
     assert sum(name in columns for name in model.gene_sets) == n_sets
     assert any(name.startswith("module: ") for name in model.gene_sets)
     for p, name in enumerate(model.gene_sets):
         inside = slice(indptr[p], indptr[p + 1])
-        now = embedding.weight.detach()[inside]
+        started = embedding.weight.detach()[inside]
         if name == "gamma" or name.startswith("module: "):
-            assert torch.equal(now, drawn[inside])
+            assert torch.equal(started, random_weights[inside])
             continue
-        wanted = weights[genes[inside], columns.index(name)]
+        expected = weights[genes[inside], columns.index(name)]
         # One direction, times the weights.
-        direction = now.numpy() / wanted[:, None]
+        direction = started.numpy() / expected[:, None]
         np.testing.assert_allclose(
             direction, np.broadcast_to(direction[:1], direction.shape), rtol=1e-4
         )
         # As large as what was drawn: a third is the variance of numbers between -1 and 1.
-        assert now.square().sum(0).mean().item() == pytest.approx(1 / 3, abs=0.25)
+        assert started.square().sum(0).mean().item() == pytest.approx(1 / 3, abs=0.25)
 
 
 def test_the_networks_weights_come_before_the_regressions(
@@ -73,12 +74,12 @@ def test_the_networks_weights_come_before_the_regressions(
     monkeypatch.setattr(MaskedEmbedding, "init_from_linear", None)
     model.train(max_epochs=1, enable_progress_bar=False, refit=False)
     model.save(tmp_path / "model")
-    again = tosica.TOSICA.load(tmp_path / "model")
-    assert list(again.predict(toy_query)) == list(model.predict(toy_query))
+    loaded = tosica.TOSICA.load(tmp_path / "model")
+    assert list(loaded.predict(toy_query)) == list(model.predict(toy_query))
     with pytest.raises(ValueError, match=r"^The model was trained already"):
         model.start_from_network()
     with pytest.raises(ValueError, match=r"^The model has no reference to train on"):
-        again.start_from_network()
+        loaded.start_from_network()
 
 
 def test_mask_without_weights(toy):
@@ -91,15 +92,15 @@ def test_weights_of_zero_and_none_leave_finite_weights():
     embedding = MaskedEmbedding(
         np.array([0, 2, 4, 6]), np.array([0, 1, 0, 2, 1, 2]), 3, 4
     )
-    before = embedding.weight.detach().clone()
+    random_weights = embedding.weight.detach().clone()
     embedding.start_from(
         np.array([0.0, 0.0, np.nan, np.nan, 0.0, 2.0], dtype=np.float32)
     )
-    now = embedding.weight.detach()
-    assert torch.isfinite(now).all()
-    assert torch.equal(now[:4], before[:4])
-    assert (now[4] == 0).all()
-    assert (now[5] != 0).all()
+    started = embedding.weight.detach()
+    assert torch.isfinite(started).all()
+    assert torch.equal(started[:4], random_weights[:4])
+    assert (started[4] == 0).all()
+    assert (started[5] != 0).all()
 
 
 # --------------------------------------------------------------------------- a card
@@ -125,16 +126,17 @@ def test_a_card_gives_what_the_processor_gives(toy, toy_query, train, precision)
 @pytest.fixture
 def three_threads():
     """Called with a number, it is the number of torch's threads."""
-    before = torch.get_num_threads()
+    n_threads = torch.get_num_threads()
     yield torch.set_num_threads
-    torch.set_num_threads(before)
+    torch.set_num_threads(n_threads)
 
 
 def test_the_number_of_threads_changes_nothing(
     pbmc_ref, pbmc_query, pbmc_model, three_threads
 ):
     """Neither weights nor results, and is left as it was."""
-    states, results = [], []
+    states = []
+    results = []
     for n_threads in (1, 3):
         three_threads(n_threads)
         scvi.settings.seed = 0
@@ -224,10 +226,8 @@ def run(folder, *strategies):
     script = folder / "script.py"
     script.write_text(SCRIPT)
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command, options = (
-        [sys.executable, script, folder, *strategies],
-        {"capture_output": True, "text": True},
-    )
+    command = [sys.executable, script, folder, *strategies]
+    options = {"capture_output": True, "text": True}
     done = subprocess.run(command, env=environment, cwd=folder, timeout=240, **options)
     assert done.returncode == 0, done.stderr[-3000:]
 
@@ -243,16 +243,16 @@ def test_two_scripts_train_as_one_process(tmp_path):
     run(tmp_path, "ddp")
     expected, of_one = results(tmp_path, "one_0")
     for rank in range(2):
-        state, found = results(tmp_path, f"ddp_{rank}")
-        assert found["epochs"] == of_one["epochs"] == 3
+        state, result = results(tmp_path, f"ddp_{rank}")
+        assert result["epochs"] == of_one["epochs"] == 3
         for key, values in state.items():
             torch.testing.assert_close(values, expected[key], atol=1e-4, rtol=1e-4)
         # The first process keeps the history.
-        for key, losses in found["history"].items():
+        for key, losses in result["history"].items():
             np.testing.assert_allclose(losses, of_one["history"][key], rtol=1e-4)
-        assert bool(found["history"]) is (rank == 0)
+        assert bool(result["history"]) is (rank == 0)
     loaded = tosica.TOSICA.load(tmp_path / "ddp").module.state_dict()
-    first = results(tmp_path, "ddp_0")[0]
-    assert all(torch.equal(first[key], loaded[key]) for key in first)
+    weights = results(tmp_path, "ddp_0")[0]
+    assert all(torch.equal(weights[key], loaded[key]) for key in weights)
     # Such as a log.
     assert not (tmp_path / "lightning_logs").exists()
