@@ -119,7 +119,7 @@ def keep_branch(state: TrainingState) -> None:
         truth = state.data.codes[state.data.val_idx]
         batches = [
             model.part_logits(model.module._get_inference_input(batch)["x"])
-            for batch in state.data.val_dataloader(whole=True)
+            for batch in state.data.val_dataloader(all_shards=True)
         ]
         model.temperatures = {}
         for name in ("network", "branch"):

@@ -357,6 +357,6 @@ def test_each_held_out_cell_is_validated_once(toy, batch_size, validation_size):
     expected = toy.X[processes[0].val_idx].toarray()
     assert sorted(map(tuple, found)) == sorted(map(tuple, expected))
     held_out = torch.cat(
-        [batch["X"] for batch in processes[2].val_dataloader(whole=True)]
+        [batch["X"] for batch in processes[2].val_dataloader(all_shards=True)]
     )
     np.testing.assert_array_equal(held_out, expected)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Cutoff: TypeAlias = float | Literal["auto"]
 
-# That of the paper. It has no effect with ten labels or fewer.
+# The paper's cutoff. It has no effect with ten labels or fewer.
 DEFAULT_CUTOFF = 0.1
 CUTOFF = Either(first=Fraction(), second=OneOf("auto"))
 # At most one wrong answer in ten, if the probabilities are right.

@@ -35,7 +35,7 @@ def score_held_out(state: TrainingState) -> None:
     for modalities in module.modality_choices:
         network = []
         logits = []
-        for batch in state.data.val_dataloader(whole=True):
+        for batch in state.data.val_dataloader(all_shards=True):
             encoded, scored, _ = module(
                 batch, inference_kwargs={"modalities": modalities}
             )

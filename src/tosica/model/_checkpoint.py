@@ -33,13 +33,13 @@ class EpochCheckpoint(Checkpoint):
     ----------
     path
         The file, or ``None`` to write none.
-    start
+    description
         How the training started, as :func:`describe_start` returns it.
     """
 
-    def __init__(self, path: Path | None, start: dict[str, Any]) -> None:
+    def __init__(self, path: Path | None, description: dict[str, Any]) -> None:
         self.path = path
-        self._start = start
+        self._description = description
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the file, which is replaced as a whole."""
@@ -64,7 +64,7 @@ class EpochCheckpoint(Checkpoint):
         # Lightning logs the training loss only afterwards.
         loss = float(trainer.callback_metrics["train_loss"])
         history.setdefault("train_loss", {})[trainer.current_epoch] = loss
-        checkpoint[_ENTRY] = self._start | {"random": random, "history": history}
+        checkpoint[_ENTRY] = self._description | {"random": random, "history": history}
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -119,16 +119,16 @@ def read_start(path: Path) -> dict[str, Any]:
 def add_checkpoint(state: TrainingState) -> None:
     """Let the trainer write checkpoints or resume from one, which must be of the same training."""
     trainer = state.runner.trainer
-    start = describe_start(state)
+    description = describe_start(state)
     if state.resumed is not None:
         resumed = state.resumed["arguments"]
-        for name, value in start["arguments"].items():
+        for name, value in description["arguments"].items():
             if resumed.get(name) != value:
                 raise ValueError(
                     f"The checkpoint was written with another {name}: pass the same, or no resume."
                 )
     # Not among the arguments: scvi-tools would make one of its own as well.
-    trainer.callbacks.append(EpochCheckpoint(state.checkpoint, start))
+    trainer.callbacks.append(EpochCheckpoint(state.checkpoint, description))
     trainer.strategy.checkpoint_io = SafeCheckpointIO()
     if state.checkpoint is not None:
         state.checkpoint.parent.mkdir(parents=True, exist_ok=True)

@@ -191,15 +191,15 @@ class ReferenceData(LightningDataModule):
         self.n_val = 0
         self._has_all_cells = True
 
-    def val_dataloader(self, *, whole: bool = False) -> Minibatches:
+    def val_dataloader(self, *, all_shards: bool = False) -> Minibatches:
         """Make minibatches of validation cells, in order.
 
-        With several processes, each gets its shard of every minibatch, unless ``whole``. All have as
+        With several processes, each gets its shard of every minibatch, unless ``all_shards``. All have as
         many minibatches, and the last one may be empty for some of them.
         """
         rank = 0
         n_processes = 1
-        if self.trainer is not None and not whole:
+        if self.trainer is not None and not all_shards:
             rank = self.trainer.global_rank
             n_processes = self.trainer.world_size
         size = self.batch_size * n_processes

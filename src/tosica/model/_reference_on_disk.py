@@ -74,9 +74,9 @@ class ContiguousBlocks:
     def __call__(self, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, Block]]:
         """Yield positions of cells and their expression."""
         for block in rng.permutation(self._blocks):
-            start = int(block) * self._size
-            stop = min(start + self._size, self._rows.n_obs)
-            yield np.arange(start, stop), self._rows.take(slice(start, stop))
+            offset = int(block) * self._size
+            end = min(offset + self._size, self._rows.n_obs)
+            yield np.arange(offset, end), self._rows.take(slice(offset, end))
 
 
 def label_shares(n_cells: np.ndarray) -> np.ndarray:
@@ -205,23 +205,22 @@ def _add_cells(
 ) -> None:
     """Add cells to the pools of their labels."""
     block = sp.csr_matrix(block)
-    for code, start, stop in zip(
-        codes, block.indptr[:-1], block.indptr[1:], strict=True
-    ):
+    for row, code in enumerate(codes):
+        entries = slice(block.indptr[row], block.indptr[row + 1])
         # Copies, so that the block need not stay in memory for one of its cells.
-        genes = block.indices[start:stop].copy()
-        values = block.data[start:stop].astype(np.float32)
+        genes = block.indices[entries].copy()
+        values = block.data[entries].astype(np.float32)
         pools[code].add((genes, values), rng)
 
 
 def read_ahead(
-    items: Iterable[Item], read: Callable[[Item], Result], n_ahead: int
+    items: Iterable[Item], read_item: Callable[[Item], Result], n_ahead: int
 ) -> Iterator[Result]:
     """Read items in order, a few of them in advance, on a thread."""
     queue: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(1, thread_name_prefix="tosica-minibatches") as reader:
         for item in items:
-            queue.append(reader.submit(read, item))
+            queue.append(reader.submit(read_item, item))
             if len(queue) > n_ahead:
                 yield queue.popleft().result()
         while queue:

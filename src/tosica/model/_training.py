@@ -126,7 +126,7 @@ class TrainingMixin(TrainableModel):
             that long after the call; regressions and calibration take their time, and if none is left
             for the network, the linear branch labels alone. ``enable_progress_bar=False`` takes the
             progress bar away, which is drawn on stderr and shows the phase, cells per second and the
-            time left. What Lightning says of devices and products is left out unless
+            time left. Messages of Lightning about devices and products are left out unless
             ``tosica.settings.verbosity`` is ``"debug"``.
 
         Raises
