@@ -28,14 +28,14 @@ def set_up(adata, **arguments):
 
 def test_genes_dropped_after_build_mask(toy, contents):
     adata = toy[:, FEWER].copy()
-    before = contents(adata)
+    original = contents(adata)
     sentence = (
         r"^adata\.varm\['tosica_mask'\] was built for 30 genes, and adata has 25: genes were left "
         r"out since; call tosica\.pp\.build_mask\(adata\) again\.$"
     )
     with pytest.raises(ValueError, match=sentence):
         set_up(adata)
-    assert contents(adata) == before
+    assert contents(adata) == original
     tosica.pp.build_mask(adata, TOY_SETS)
     set_up(adata)
 
@@ -80,13 +80,13 @@ def test_genes_changed_before_train(toy, change):
 )
 def test_labels_that_no_file_holds(toy, new, names, contents):
     toy.obs["kind"] = toy.obs["kind"].cat.rename_categories(new)
-    before = contents(toy)
+    original = contents(toy)
     with pytest.raises(
         ValueError,
         match=rf"adata\.obs\['kind'\] has labels that .* \({re.escape(names)}\): rename them",
     ):
         set_up(toy)
-    assert contents(toy) == before
+    assert contents(toy) == original
 
 
 @pytest.mark.parametrize("labels", [{"a": "x/y"}, {"a": "x|y"}, {"a": "a.b", "b": "ü"}])
@@ -165,12 +165,12 @@ def test_columns_of_text_where_numbers_are_expected(toy_query, call, column, con
     toy_query.obs["tosica_prediction"] = toy_query.obs["kind"]
     toy_query.obs["tosica_probability"] = 0.9
     toy_query.obs[column] = "high"
-    before = contents(toy_query)
+    original = contents(toy_query)
     with pytest.raises(
         TypeError, match=rf"^adata\.obs\['{column}'\] holds .* instead of numbers"
     ):
         call(toy_query)
-    assert contents(toy_query) == before
+    assert contents(toy_query) == original
 
 
 # --------------------------------------------------------------------------- names of genes
@@ -183,17 +183,17 @@ def test_genes_that_are_there_twice_without_their_versions(
     ids = tosica.gs.map_genes(
         pbmc_query.var_names, to="ensembl", organism="human"
     ).dropna()
-    known = pbmc_query[:, ids.index]
-    twice = AnnData(sp.hstack([known.X, known.X]).tocsr(), obs=pbmc_query.obs)
-    twice.var_names = [f"{name}.{version}" for version in (1, 2) for name in ids]
-    before = contents(twice)
+    mapped = pbmc_query[:, ids.index]
+    doubled = AnnData(sp.hstack([mapped.X, mapped.X]).tocsr(), obs=pbmc_query.obs)
+    doubled.var_names = [f"{name}.{version}" for version in (1, 2) for name in ids]
+    original = contents(doubled)
     sentence = r"under several names \('(ENSG\d+)\.1', '\1\.2', …\), of which none is taken: keep one of each"
     with pytest.raises(ValueError, match=sentence):
-        pbmc_model.annotate(twice)
-    assert contents(twice) == before
+        pbmc_model.annotate(doubled)
+    assert contents(doubled) == original
     # The cure.
-    once = twice[:, ~twice.var_names.str.split(".").str[0].duplicated()].copy()
-    pbmc_model.annotate(once)
+    unique = doubled[:, ~doubled.var_names.str.split(".").str[0].duplicated()].copy()
+    pbmc_model.annotate(unique)
 
 
 # --------------------------------------------------------------------------- command line
