@@ -13,8 +13,7 @@ from sklearn import linear_model
 
 import tosica
 from tosica import TOSICA
-from tosica.data import CellMatrix, LogNormalization
-from tosica.data._normalize import ModalitySlice, normalize
+from tosica.data import CellMatrix, LogNormalization, ModalitySlice
 from tosica.linear import (
     LabeledRows,
     cross_validate,
@@ -27,7 +26,8 @@ from tosica.linear import (
 )
 from tosica.linear._logistic import DEFAULT_CONFIG
 
-COUNTS = ModalitySlice(0, 30, LogNormalization(1e4))
+COUNTS = ModalitySlice(0, 30)
+NORMALIZATION = LogNormalization(1e4)
 # As the small reference's: types in the first three, and some genes in two.
 SETS = [range(8), range(8, 16), range(16, 24), range(4, 20, 3), range(24, 30)]
 
@@ -48,15 +48,18 @@ def codes(adata):
     return adata.obs["kind"].cat.codes.to_numpy().astype(np.int64)
 
 
+def normalized(adata, target_sum=1e4):
+    return CellMatrix(adata, normalization=LogNormalization(target_sum))
+
+
 def expression(adata, cells=slice(None)):
-    x = normalize(torch.from_numpy(adata.X.toarray()), (COUNTS,)).numpy()
-    return sp.csr_matrix(x[cells])
+    return NORMALIZATION.normalize_block(sp.csr_matrix(adata.X))[cells]
 
 
 def fit(adata, cells=EVERY, *, labels=None, n_labels=3, tokens=TOKENS, **kwargs):
     labels = codes(adata)[cells] if labels is None else labels
     return fit_linear_classifier(
-        LabeledRows(CellMatrix(adata), cells, labels, (COUNTS,)),
+        LabeledRows(normalized(adata), cells, labels, (COUNTS,)),
         n_labels,
         tokens,
         **kwargs,
@@ -134,16 +137,18 @@ def test_a_label_is_raised_by_how_few_its_cells_are():
 # ------------------------------------------------------------------ temperature
 
 
-LOGGED = ModalitySlice(0, 765, None)
+LOGGED = ModalitySlice(0, 765)
 CLEAR = ["CD14+ Monocyte", "CD19+ B", "CD56+ NK"]
 BY_FIFTEEN = members([range(i, i + 15) for i in range(0, 765, 15)], 765)
 
 
-def temperature_of(adata, labels, modality_slice=LOGGED, tokens=BY_FIFTEEN, **kwargs):
+def temperature_of(adata, labels, **kwargs):
+    return temperature(CellMatrix(adata), labels, LOGGED, BY_FIFTEEN, **kwargs)
+
+
+def temperature(matrix, labels, modality_slice, tokens, **kwargs):
     labels = np.unique(labels, return_inverse=True)[1]
-    rows = LabeledRows(
-        CellMatrix(adata), np.arange(adata.n_obs), labels, (modality_slice,)
-    )
+    rows = LabeledRows(matrix, np.arange(matrix.n_obs), labels, (modality_slice,))
     return cross_validate(rows, tokens, **kwargs).temperature
 
 
@@ -184,14 +189,15 @@ def test_a_subsample_of_large_references_is_used():
     # Only cells of the subsample are used.
     x[np.setdiff1d(np.arange(len(labels)), some)] = 1
     changed = ad.AnnData(sp.csr_matrix(x))
-    modality_slice = ModalitySlice(0, 20, LogNormalization(20.0))
+    modality_slice = ModalitySlice(0, 20)
+    matrix = normalized(changed, 20)
     tokens = members([range(12), range(8, 20)], 20)
-    found = temperature_of(changed, labels, modality_slice, tokens, max_cells=200)
+    found = temperature(matrix, labels, modality_slice, tokens, max_cells=200)
     expected = cross_validate(
-        LabeledRows(CellMatrix(changed), some, labels[some], (modality_slice,)), tokens
+        LabeledRows(matrix, some, labels[some], (modality_slice,)), tokens
     )
     assert found == expected.temperature
-    everything = temperature_of(changed, labels, modality_slice, tokens)
+    everything = temperature(matrix, labels, modality_slice, tokens)
     assert found != everything
 
 
@@ -201,22 +207,20 @@ def test_a_subsample_of_large_references_is_used():
 def network_logits(model, x):
     """Logits of the network alone."""
     with torch.no_grad():
-        x = model.module.clip(normalize(x, model.module.slices))
+        x = model.module.clip(x)
         return model.module.head(model.module.annotate(x, attention=False).latent)
 
 
 def test_its_logits_are_added_to_the_networks(toy, toy_query, train):
     model = train(toy.copy())
-    x = torch.from_numpy(toy_query.X.toarray())
+    x = torch.from_numpy(expression(toy_query).toarray())
     expected = network_logits(model, x).numpy()
-    normed = torch.minimum(
-        normalize(x, model.module.slices), model.module.linear.clip_max
-    )
+    normed = torch.minimum(x, model.module.linear.clip_max)
     table = model.get_linear_weights()
     by_gene = table.to_numpy()
     expected = expected + normed.numpy() @ by_gene + model.module.linear.bias.numpy()
     with torch.no_grad():
-        logits = model.module.annotate(normalize(x, model.module.slices)).logits
+        logits = model.module.annotate(x).logits
     np.testing.assert_allclose(logits, expected, atol=1e-3)
     probabilities = torch.softmax(logits / model.module.temperature, 1)
     np.testing.assert_allclose(
@@ -244,7 +248,7 @@ def test_no_weights_without_it(toy, train):
 def by_rows(toy, cells):
     """The linear branch of a model of these cells."""
     penalties = cross_validate(
-        LabeledRows(CellMatrix(toy), EVERY, codes(toy), (COUNTS,)), TOKENS
+        LabeledRows(normalized(toy), EVERY, codes(toy), (COUNTS,)), TOKENS
     )
     assert penalties.temperature != pytest.approx(1, abs=0.1)
     return fit(
@@ -289,7 +293,8 @@ def test_validation_is_the_networks_alone(toy, train):
     for _ in range(2):
         validation = model.validation_indices
         model.module.linear.clip_max.fill_(torch.inf)
-        logits = network_logits(model, torch.from_numpy(toy.X.toarray()[validation]))
+        x = torch.from_numpy(expression(toy, validation).toarray())
+        logits = network_logits(model, x)
         labels = torch.from_numpy(codes(toy)[validation])
         loss = torch.nn.functional.cross_entropy(logits, labels)
         last = float(model.history["validation_loss"].iloc[-1].iloc[0])
@@ -367,9 +372,8 @@ def test_cross_validation_chooses_the_weight_of_the_group_lasso():
     labels = np.repeat([0, 1, 2], 60)
     raised = np.kron(np.eye(3), np.full((1, 400), 0.15))[labels]
     counts = rng.poisson(0.5 + raised).astype(np.float32)
-    rows = CellMatrix(ad.AnnData(counts))
-    modality_slice = ModalitySlice(0, 1200, LogNormalization(1e4))
-    data = LabeledRows(rows, np.arange(180), labels, (modality_slice,))
+    rows = normalized(ad.AnnData(counts))
+    data = LabeledRows(rows, np.arange(180), labels, (ModalitySlice(0, 1200),))
     assert (
         cross_validate(
             data, sp.csr_matrix(np.kron(np.eye(6), np.ones((1, 200))))
@@ -386,10 +390,10 @@ def test_few_genes_of_labels_that_overlap_do_not_overfit():
     rate = np.exp(rng.normal(0, 0.4, (3, 40)))
     adata = ad.AnnData(rng.poisson(rate[labels]).astype(np.float32))
     data = LabeledRows(
-        CellMatrix(adata),
+        normalized(adata, 40),
         np.arange(300),
         labels[:300],
-        (ModalitySlice(0, 40, LogNormalization(40)),),
+        (ModalitySlice(0, 40),),
     )
     tokens = sp.csr_matrix(np.kron(np.eye(8), np.ones((1, 5))))
     chosen = cross_validate(data, tokens)
@@ -419,7 +423,8 @@ def test_genes_that_are_rarely_detected_are_scaled_up_less(n_rare, power):
     counts = rng.poisson(np.hstack([frequent, np.full((240, n_rare), 0.01)])).astype(
         np.float32
     )
-    slices = (ModalitySlice(0, 30 + n_rare, LogNormalization(100)),)
-    data = LabeledRows(CellMatrix(ad.AnnData(counts)), np.arange(240), labels, slices)
+    slices = (ModalitySlice(0, 30 + n_rare),)
+    rows = normalized(ad.AnnData(counts), 100)
+    data = LabeledRows(rows, np.arange(240), labels, slices)
     tokens = sp.csr_matrix(np.kron(np.eye(5), np.ones((1, (30 + n_rare) // 5))))
     assert cross_validate(data, tokens).config.gene_scale_power == power

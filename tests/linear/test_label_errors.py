@@ -21,7 +21,7 @@ from tosica.linear import (
     subsample_by_label,
 )
 
-LOGGED = ModalitySlice(0, 765, None)
+LOGGED = ModalitySlice(0, 765)
 QUIET = {"max_epochs": 1, "accelerator": "cpu", "enable_progress_bar": False}
 KINDS = ["CD14+ Monocyte", "CD19+ B", "CD56+ NK"]
 
@@ -85,9 +85,9 @@ def test_types_that_are_hard_to_tell_apart_are_not_wrong():
     )
     rates = rng.lognormal(-1.5, 1.2, 400) * rng.lognormal(0, 0.15, (13, 400))
     adata = ad.AnnData(sp.csr_matrix(rng.poisson(rates[labels]).astype(np.float32)))
-    normalized = ModalitySlice(0, 400, LogNormalization(1e4))
+    matrix = CellMatrix(adata, normalization=LogNormalization(1e4))
     everything = LabeledRows(
-        CellMatrix(adata), np.arange(adata.n_obs), labels, (normalized,)
+        matrix, np.arange(adata.n_obs), labels, (ModalitySlice(0, 400),)
     )
     flagged = find_label_errors(everything, min_share_of_misclassified=0)
     assert len(flagged) > 0.1 * len(labels)

@@ -15,7 +15,7 @@ def fit(matrix, cells=None, **kwargs):
     matrix = np.asarray(matrix, dtype=np.float32)
     cells = np.arange(len(matrix)) if cells is None else cells
     rows = CellMatrix(AnnData(sp.csr_matrix(matrix)))
-    modality_slice = ModalitySlice(0, matrix.shape[1], None)
+    modality_slice = ModalitySlice(0, matrix.shape[1])
     return fit_ppca(
         LabeledRows(
             rows, cells, np.zeros(len(cells), dtype=np.int64), (modality_slice,)

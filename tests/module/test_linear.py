@@ -16,7 +16,7 @@ N_LABELS = 3
 def make(n_genes: int, *, n_components: int = 0, seed: int = 0) -> LinearBranch:
     """A branch in double precision."""
     rng = np.random.default_rng(seed)
-    branch = LinearBranch((ModalitySlice(0, n_genes, None),), N_LABELS).double()
+    branch = LinearBranch((ModalitySlice(0, n_genes),), N_LABELS).double()
     branch.weights.copy_(torch.from_numpy(rng.normal(size=branch.weights.shape)))
     branch.bias.copy_(torch.from_numpy(rng.normal(size=N_LABELS)))
     branch.mean.copy_(torch.from_numpy(rng.random(n_genes)))

@@ -13,7 +13,7 @@ from _literal import LiteralTOSICA
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tosica.data import CenteredLogRatio, LogNormalization, ModalitySlice, Normalization
+from tosica.data import ModalitySlice
 from tosica.module import REGISTRY_KEYS, MixedEmbedding, TokenLayout, TOSICAModule
 
 N_LABELS = 3
@@ -60,17 +60,16 @@ def lay_out(
     indptr: np.ndarray,
     genes: np.ndarray,
     n_genes: int,
-    normalization: Normalization | None = None,
     mixed: bool = False,
 ) -> TokenLayout:
     """Tokens of RNA alone."""
-    slices = (ModalitySlice(0, n_genes, normalization),)
+    slices = (ModalitySlice(0, n_genes),)
     modality = np.zeros(len(indptr) - 1, dtype=np.int64)
     is_full = np.diff(indptr) == n_genes
     return TokenLayout(indptr, genes, slices, modality, is_full, mixed=mixed)
 
 
-def make(net: Net, target_sum: float | None = None, **kwargs: object) -> TOSICAModule:
+def make(net: Net, **kwargs: object) -> TOSICAModule:
     """Make a module in double precision with weights far enough from 0 to matter."""
     rng = np.random.default_rng(net.seed)
     torch.manual_seed(net.seed)
@@ -78,8 +77,7 @@ def make(net: Net, target_sum: float | None = None, **kwargs: object) -> TOSICAM
     sets += [np.arange(net.n_genes)] * net.n_unannotated
     indptr = np.cumsum([0, *map(len, sets)])
     genes = np.concatenate(sets)
-    normalization = None if target_sum is None else LogNormalization(target_sum)
-    tokens = lay_out(indptr, genes, net.n_genes, normalization, net.mixed)
+    tokens = lay_out(indptr, genes, net.n_genes, net.mixed)
     sizes = {
         "embed_dim": net.n_heads * net.head_dim,
         "n_heads": net.n_heads,
@@ -299,14 +297,6 @@ def test_label_smoothing_mixes_in_every_label_as_often_as_it_is_drawn(shares) ->
     torch.testing.assert_close(loss.loss, expected)
 
 
-def test_counts_are_normalised_on_the_way_in() -> None:
-    counts = torch.poisson(cells(ORDINARY).float())
-    tensors = fields(counts, [0, 1, 2, 0])
-    seen = make(ORDINARY, target_sum=1e4)._get_inference_input(tensors)["x"]
-    torch.testing.assert_close(seen, LogNormalization(1e4).normalize(counts))
-    assert torch.equal(make(ORDINARY)._get_inference_input(tensors)["x"], counts)
-
-
 def test_gene_dropout_hides_genes_and_scales_up_the_rest() -> None:
     net = Net(n_genes=200, sizes=[], n_unannotated=1)
     module = make(net)
@@ -434,8 +424,8 @@ def test_tokens_of_several_modalities_on_one_axis() -> None:
         np.array([0, 2, 3, 5, 8]),
         np.array([0, 1, 2, 3, 4, 0, 1, 2]),
         (
-            ModalitySlice(0, 3, LogNormalization(1e4)),
-            ModalitySlice(3, 5, CenteredLogRatio()),
+            ModalitySlice(0, 3),
+            ModalitySlice(3, 5),
         ),
         np.array([0, 0, 1, 0]),
         np.array([False, False, False, True]),

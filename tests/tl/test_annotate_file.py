@@ -105,7 +105,7 @@ def test_the_scale_is_that_of_the_whole_query(toy_model, query, tmp_path):
     query.X = query.X.toarray()
     query.X[:SIZE] = 0
     totals = query.X.sum(1, keepdims=True)
-    query.X = np.log2(query.X / np.where(totals > 0, totals, 1) * 500 + 1)
+    query.X = np.log1p(query.X / np.where(totals > 0, totals, 1) * 500)
     path = write(query, tmp_path / "query.h5ad")
     message = "^25 cells of the query express none of the model's genes; their labels mean nothing"
     with pytest.warns(UserWarning, match=message):

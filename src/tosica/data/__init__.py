@@ -45,7 +45,6 @@ from tosica.data._normalize import (
     LogNormalization,
     ModalitySlice,
     Normalization,
-    normalize,
 )
 from tosica.data._query import AlignedCells, CellBatch, EmptyCellsWarning
 from tosica.data._reference_scale import Scale

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from mudata import MuData
 
+    from tosica.data._normalize import Normalization
+
 # A CSR matrix or a dense array; scipy's matrices have no types that a checker could use.
 Block: TypeAlias = Any
 # Cells that are read at a time: enough for reads from disk to be fast, few enough for memory.
@@ -98,6 +100,8 @@ class CellMatrix:
         Read ``adata.raw`` instead of ``adata.X``.
     name
         What the AnnData is called in messages, such as ``mdata['rna']``.
+    normalization
+        Normalization of each block. By default, values are as they are stored.
 
     Attributes
     ----------
@@ -128,6 +132,7 @@ class CellMatrix:
         layer: str | None = None,
         use_raw: bool = False,
         name: str = "adata",
+        normalization: Normalization | None = None,
     ) -> None:
         ANNDATA.check(name, adata)
         if layer is not None and use_raw:
@@ -177,7 +182,9 @@ class CellMatrix:
         self.names: pd.Index = names
         self._var = var
         self.n_obs: int = adata.n_obs
-        self.adata, self.name = adata, name
+        self.adata = adata
+        self.name = name
+        self._normalization = normalization
         # Rows and columns of the matrix to read; None for all of them in their order.
         self._cells: np.ndarray | None = None
         self._genes: np.ndarray | None = None
@@ -201,7 +208,17 @@ class CellMatrix:
         )
 
     def take(self, cells: np.ndarray | slice) -> Block:
-        """Read a range of cells, or cells by position, in any order and with repeats."""
+        """Read a range of cells, or cells by position, in any order and with repeats; normalize them."""
+        return self.normalize(self.read(cells))
+
+    def normalize(self, block: Block) -> Block:
+        """Normalize cells that were read, to float32; as they are without a normalization."""
+        if self._normalization is None:
+            return block
+        return self._normalization.normalize_block(block.astype(np.float32))
+
+    def read(self, cells: np.ndarray | slice) -> Block:
+        """Read a range of cells, or cells by position, as they are stored."""
         if self._cells is not None:
             cells = self._cells[cells]
         if self.in_memory:
@@ -238,8 +255,11 @@ class CellMatrix:
         blocks = [sp.csr_matrix(block) for _, block in self.blocks(BLOCK)]
         loaded = copy(self)
         loaded._matrix = sp.vstack(blocks, "csr")
-        loaded._cells = loaded._genes = None
-        loaded.in_memory, loaded._in_hdf5 = True, False
+        loaded._cells = None
+        loaded._genes = None
+        loaded._normalization = None
+        loaded.in_memory = True
+        loaded._in_hdf5 = False
         return loaded
 
     def _read_scattered(self, cells: np.ndarray) -> Block:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import scipy.sparse as sp
@@ -12,6 +12,9 @@ from mudata import MuData
 
 from tosica.data._kinds import MODALITY_KINDS
 from tosica.data._matrix import CellMatrix, check_unique
+
+if TYPE_CHECKING:
+    from tosica.data._normalize import Normalization
 
 DEFAULT_MODALITIES: Final = {"rna": "rna", "protein": "protein"}
 
@@ -135,7 +138,7 @@ def reindex_obs(adata: AnnData, indexer: np.ndarray) -> AnnData:
 
 
 class JointMatrix:
-    """The expression matrices of a MuData's modalities side by side, not normalized.
+    """The expression matrices of a MuData's modalities side by side.
 
     Has the methods of :class:`~tosica.data.CellMatrix` that minibatches need. Cells are in the
     order of the MuData.
@@ -146,9 +149,17 @@ class JointMatrix:
         Where to read.
     layers
         Layer of each modality, ``None`` for ``X``; modalities are in the order of the dict.
+    normalizations
+        Normalization of each modality, ``None`` for values as they are stored.
     """
 
-    def __init__(self, mdata: MuData, layers: Mapping[str, str | None]) -> None:
+    def __init__(
+        self,
+        mdata: MuData,
+        layers: Mapping[str, str | None],
+        normalizations: Mapping[str, Normalization | None] | None = None,
+    ) -> None:
+        normalizations = normalizations or {}
         indexers = cell_indexers(mdata, list(layers))
         self.n_obs: int = mdata.n_obs
         self._matrices = [
@@ -156,6 +167,7 @@ class JointMatrix:
                 reindex_obs(mdata[name], indexers[name]),
                 layer=layer,
                 name=f"mdata[{name!r}]",
+                normalization=normalizations.get(name),
             )
             for name, layer in layers.items()
         ]
@@ -164,6 +176,4 @@ class JointMatrix:
         """Read cells by position, in any order and with repeats, ``(n_cells, n_genes)`` float32."""
         blocks = [matrix.take(cells) for matrix in self._matrices]
         dense = [block.toarray() if sp.issparse(block) else block for block in blocks]
-        return np.concatenate(
-            [np.asarray(part, dtype=np.float32) for part in dense], axis=1
-        )
+        return np.concatenate(dense, axis=1, dtype=np.float32, casting="unsafe")

@@ -13,8 +13,6 @@ from tosica._text import format_thousands
 from tosica.data._scale import TARGET_SUM, cell_totals
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from tosica.data._matrix import Block
 
 
@@ -43,10 +41,6 @@ class Normalization(ABC):
         ``(n_cells, n_genes)``, of the precision of ``counts``, and double for whole numbers.
         """
 
-    @abstractmethod
-    def normalize(self, counts: Tensor) -> Tensor:
-        """Normalize a minibatch, ``(n_cells, n_genes)``."""
-
 
 @dataclass(frozen=True)
 class LogNormalization(Normalization):
@@ -71,14 +65,6 @@ class LogNormalization(Normalization):
         values = counts.data.astype(dtype) * np.repeat(factors, np.diff(counts.indptr))
         np.log1p(values, out=values)
         return type(counts)((values, counts.indices, counts.indptr), shape=counts.shape)
-
-    def normalize(self, counts: Tensor) -> Tensor:
-        """Log-normalize a minibatch; cells without counts are zero."""
-        import torch  # here, because files of cells are read without it
-
-        total = counts.sum(1, dtype=torch.float64)
-        factor = torch.where(total > 0, self.target_sum / total, 0.0).to(counts.dtype)
-        return torch.log1p(counts * factor[:, None])
 
 
 @dataclass(frozen=True)
@@ -106,11 +92,6 @@ class CenteredLogRatio(Normalization):
         means = centered.mean(1, dtype=np.float64, keepdims=True)
         return (logs - means).astype(logs.dtype)
 
-    def normalize(self, counts: Tensor) -> Tensor:
-        """Take the centred log-ratio of a minibatch."""
-        logs = counts.log1p()
-        return (logs - logs.double().mean(1, keepdim=True)).to(counts.dtype)
-
 
 def _precision(counts: Block) -> np.dtype:
     """Data type of the result."""
@@ -118,37 +99,7 @@ def _precision(counts: Block) -> np.dtype:
 
 
 class ModalitySlice(NamedTuple):
-    """Genes of one modality, which are adjacent columns of a minibatch.
-
-    ``start`` and ``stop`` are its first column and the one after its last. ``normalization`` is
-    what is done to its counts, ``None`` if the values are normalized already.
-    """
+    """Genes of one modality: its first column in a minibatch, and the one after its last."""
 
     start: int
     stop: int
-    normalization: Normalization | None
-
-
-def normalize(x: Tensor, slices: tuple[ModalitySlice, ...]) -> Tensor:
-    """Normalize each modality of a minibatch in its own way.
-
-    Parameters
-    ----------
-    x
-        Shape ``(n_cells, n_genes)``.
-    slices
-        The modalities, which cover all columns in their order.
-
-    Returns
-    -------
-    Shape ``(n_cells, n_genes)``, dtype of ``x``.
-    """
-    import torch
-
-    columns = []
-    for modality in slices:
-        values = x[:, modality.start : modality.stop]
-        if modality.normalization is not None:
-            values = modality.normalization.normalize(values)
-        columns.append(values)
-    return columns[0] if len(columns) == 1 else torch.cat(columns, 1)

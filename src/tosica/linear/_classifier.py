@@ -55,7 +55,7 @@ class LabeledRows:
     labels
         Label of each of them as a number, shape ``(n_cells,)``.
     slices
-        How expression is normalised, for each modality.
+        Columns of each modality that is read; they are adjacent.
     """
 
     rows: CellMatrix | JointMatrix
@@ -71,17 +71,11 @@ class LabeledRows:
         return self[subsample_by_label(self.labels, max_cells)]
 
     def expression(self) -> sp.csr_matrix:
-        """Read the expression, sparse, normalised as the network's minibatches are, ``(n_cells, n_genes)``."""
+        """Read the expression of the modalities, sparse, ``(n_cells, n_genes)``."""
         x = sp.csr_matrix(self.rows.take(self.cells))
-        blocks = []
-        for genes in self.slices:
-            block = x
-            if genes.stop - genes.start < x.shape[1]:
-                block = x[:, genes.start : genes.stop]
-            if genes.normalization is not None:
-                block = genes.normalization.normalize_block(block)
-            blocks.append(sp.csr_matrix(block))
-        return blocks[0] if len(blocks) == 1 else sp.hstack(blocks).tocsr()
+        begin = self.slices[0].start
+        end = self.slices[-1].stop
+        return x if end - begin == x.shape[1] else x[:, begin:end]
 
 
 class LinearClassifier(NamedTuple):

@@ -12,7 +12,6 @@ import torch
 from tosica import linear
 from tosica._settings import warn_user
 from tosica._text import list_names
-from tosica.data import normalize
 
 if TYPE_CHECKING:
     from tosica.data import ModalitySlice
@@ -179,8 +178,7 @@ def fit_baseline(module: TOSICAModule, data: ReferenceData) -> None:
         of_label = cells[codes == label]
         for offset in range(0, len(of_label), _BLOCK_SIZE):
             block = data.rows.take(of_label[offset : offset + _BLOCK_SIZE])
-            dense = sp.csr_matrix(block).toarray().astype(np.float32)
-            x = normalize(torch.from_numpy(dense), module.slices)
+            x = torch.from_numpy(sp.csr_matrix(block, dtype=np.float32).toarray())
             for modality in module.slices:
                 genes = slice(modality.start, modality.stop)
                 total[row, genes] += x[:, genes].sum(0)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
 
+    from tosica.data import Normalization
+
 
 @dataclass(frozen=True)
 class Modality:
@@ -60,12 +62,13 @@ class Modality:
     mask: dict[str, Any]
 
     def slice(self, offset: int = 0) -> ModalitySlice:
-        """Columns and normalization of this modality in a minibatch, from column ``offset`` on."""
-        return ModalitySlice(
-            offset,
-            offset + len(self.genes),
-            self.kind.normalization(self.scale),
-        )
+        """Columns of this modality in a minibatch, from column ``offset`` on."""
+        return ModalitySlice(offset, offset + len(self.genes))
+
+    @property
+    def normalization(self) -> Normalization | None:
+        """Normalization of the reference's matrix; ``None`` if it is normalized."""
+        return self.kind.normalization(self.scale)
 
     def check_genes(self, data: AnnData | MuData) -> None:
         """Refuse a reference whose genes have changed since it was set up."""
@@ -166,11 +169,17 @@ def read_modalities(registry: dict[str, Any]) -> list[Modality]:
 def open_matrix(
     data: AnnData | MuData, modalities: list[Modality]
 ) -> CellMatrix | JointMatrix:
-    """Open the expression of a reference: of the modality without a name, or several side by side."""
+    """Open the normalized expression of a reference, of several modalities side by side."""
     if modalities[0].name is None:
-        return CellMatrix(data, layer=modalities[0].layer)
+        return CellMatrix(
+            data, layer=modalities[0].layer, normalization=modalities[0].normalization
+        )
     return JointMatrix(
-        data, {str(modality.name): modality.layer for modality in modalities}
+        data,
+        layers={str(modality.name): modality.layer for modality in modalities},
+        normalizations={
+            str(modality.name): modality.normalization for modality in modalities
+        },
     )
 
 

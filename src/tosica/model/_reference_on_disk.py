@@ -76,7 +76,7 @@ class ContiguousBlocks:
         for block in rng.permutation(self._blocks):
             offset = int(block) * self._size
             end = min(offset + self._size, self._rows.n_obs)
-            yield np.arange(offset, end), self._rows.take(slice(offset, end))
+            yield np.arange(offset, end), self._rows.read(slice(offset, end))
 
 
 def label_shares(n_cells: np.ndarray) -> np.ndarray:
@@ -176,7 +176,8 @@ class ShuffleBuffer:
                 positions, block = next(blocks)
                 block_codes = self._code_of_cell[positions]
                 is_new = (block_codes >= 0) & ~self._is_complete[block_codes]
-                _add_cells(pools, block_codes[is_new], block[is_new], rng)
+                cells = self._rows.normalize(block[is_new])
+                _add_cells(pools, block_codes[is_new], cells, rng)
                 n_blocks_read += 1
             batch = codes[i * self._batch_size : (i + 1) * self._batch_size]
             x = np.zeros((len(batch), len(self._rows.names)), dtype=np.float32)

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from scvi.module.base import BaseModuleClass, LossOutput, auto_move_data
 from torch import Tensor, nn
 
-from tosica.data import normalize
 from tosica.module._embedding import MaskedEmbedding, MixedEmbedding
 from tosica.module._transformer import Encoder
 
@@ -43,7 +42,7 @@ class TokenLayout:
         Shape ``(n_pairs,)``. Column of each pair's gene in the expression matrix, ascending within
         a token.
     slices
-        The modalities: which columns of the expression matrix each has, and how it is normalized.
+        The modalities: which columns of the expression matrix each has.
     modality
         Shape ``(n_tokens,)``. Position of each token's modality in ``slices``.
     no_dropout
@@ -442,8 +441,7 @@ class TOSICAModule(BaseModuleClass):
     def _get_inference_input(
         self, tensors: dict[str, Tensor], **kwargs: Any
     ) -> dict[str, Tensor]:
-        x = tensors[REGISTRY_KEYS.X_KEY]
-        return {"x": normalize(x, self.slices)}
+        return {"x": tensors[REGISTRY_KEYS.X_KEY]}
 
     def _get_generative_input(
         self,

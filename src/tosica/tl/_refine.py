@@ -244,7 +244,9 @@ def _read_reference(model: TOSICA) -> tuple[NDArray[np.float32], NDArray[np.inte
     registered = model.adata_manager.get_from_registry(REGISTRY_KEYS.LABELS_KEY)
     labels = np.ravel(registered).astype(np.int64)
     cells = subsample_by_label(labels, _MAX_CELLS)
-    matrix = CellMatrix(model.adata, layer=modality.layer)
+    matrix = CellMatrix(
+        model.adata, layer=modality.layer, normalization=modality.normalization
+    )
     labeled = LabeledRows(matrix, cells, labels[cells], (modality.slice(),))
     return labeled.expression().astype(np.float32).toarray(), labeled.labels
 
