@@ -18,7 +18,6 @@ from _cells import untrained
 from scvi.model.base import BaseModelClass
 
 from tosica import TOSICA, pp
-from tosica.model._save_load import digest
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*multi-threaded, use of fork:DeprecationWarning"
@@ -337,13 +336,10 @@ def refuses(folder, **given):
         TOSICA.load(folder, accelerator="cpu", **given)
 
 
-def edit(folder, change, *, with_digest=False):
+def edit(folder, change):
     """Change what a model's file holds, and write it as torch does."""
     contents = torch.load(folder / "model.pt", weights_only=True)
     change(contents)
-    if with_digest:
-        del contents["digest"]
-        contents["digest"] = digest(contents)
     torch.save(contents, folder / "model.pt")
 
 
@@ -385,16 +381,11 @@ def test_files_of_other_kinds(folder):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda a: a.update(is_trained_=False),
         lambda a: a.update(history_=torch.zeros(1).expand(10**5, 10**6)),
         lambda a: a.update(history_=torch.zeros(3, 16).to_sparse()),
-        lambda a: a["history_"].clear(),
-        lambda a: a["training_"].update(held_out_probabilities=torch.ones(1, 9)),
-        lambda a: a["init_params_"]["non_kwargs"].update(n_layers=10**6),
-        lambda a: a["registry_"]["setup_args"].update(layer="counts"),
     ],
 )
-def test_whatever_is_edited_is_noticed(folder, toy, contents, change):
+def test_tensors_that_are_larger_than_the_file(folder, toy, contents, change):
     edit(folder, lambda held: change(held["attr_dict"]))
     before = contents(toy)
     refuses(folder, adata=toy)
@@ -415,7 +406,7 @@ def test_whatever_is_edited_is_noticed(folder, toy, contents, change):
     ],
 )
 def test_a_whole_file_with_other_contents(folder, change):
-    edit(folder, lambda held: change(held["attr_dict"]), with_digest=True)
+    edit(folder, lambda held: change(held["attr_dict"]))
     with pytest.raises(
         ValueError,
         match=r"holds no model of this version|terms of the labels|holds a SCANVI model",

@@ -1,4 +1,4 @@
-"""What is registered of a reference: the scale of its expression, its masks, its labels.
+"""Fields of a reference: the scale of its expression, its masks and its labels.
 
 Everything that a model needs to exist without its reference is kept in the registry.
 """
@@ -43,42 +43,36 @@ _NO_TERMS = {NO_TERM, "na", "nan", ""}
 _GENES = "Gene Expression"
 # Texts that stand for no label, in lower case.
 _NO_LABELS = {
-    *(
-        "nan",
-        "na",
-        "n/a",
-        "<na>",
-        "none",
-        "null",
-        "",
-        "-",
-        "?",
-        "unknown",
-        "unassigned",
-        "not assigned",
-    )
-}
-_NO_LABELS |= {
+    "nan",
+    "na",
+    "n/a",
+    "#n/a",
+    "<na>",
+    "none",
+    "null",
+    "",
+    "-",
+    "--",
+    "?",
+    "unk",
+    "unknown",
+    "unassigned",
+    "not assigned",
     "unlabeled",
     "unlabelled",
     "unannotated",
+    "not annotated",
     "undefined",
     "undetermined",
+    "not determined",
     "not available",
-    "unk",
-    "#n/a",
-}
-_NO_LABELS |= {
     "unclassified",
     "unidentified",
     "no label",
-    "not annotated",
-    "not determined",
     "missing",
-    "--",
 }
 # Types of numpy that Python's own values have, as pandas calls these.
-_OF_PYTHON = {"integer": "int64", "boolean": "bool", "floating": "float64"}
+_NUMPY_DTYPES = {"integer": "int64", "boolean": "bool", "floating": "float64"}
 
 
 class ExpressionField(LayerField):
@@ -136,12 +130,13 @@ class ExpressionField(LayerField):
         """Check the values, and find out how the matrix is scaled."""
         state = super().register_field(adata)
         for column, values in adata.var.items():
-            others = values.astype(str)[values.astype(str) != _GENES].value_counts()
-            if 0 < others.sum() < adata.n_vars and self._kind.has_gene_sets:
-                which = f"{self._name}[:, {self._name}.var[{column!r}] == {_GENES!r}]"
-                listed = ", ".join(f"{n} {name!r}" for name, n in others.items())
+            feature_types = values.astype(str)
+            counts = feature_types[feature_types != _GENES].value_counts()
+            if 0 < counts.sum() < adata.n_vars and self._kind.has_gene_sets:
+                genes = f"{self._name}[:, {self._name}.var[{column!r}] == {_GENES!r}]"
+                listed = ", ".join(f"{n} {name!r}" for name, n in counts.items())
                 warn_user(
-                    f"{self._name} has features beside its genes ({listed}), which queries may lack: take {which}."
+                    f"{self._name} has features beside its genes ({listed}), which queries may lack: take {genes}."
                 )
         matrix = CellMatrix(adata, layer=self.attr_key, name=self._name)
         scale = self._kind.detect_scale(matrix)
@@ -152,14 +147,14 @@ class ExpressionField(LayerField):
     ) -> dict[str, Any]:
         """Accept another reference that is scaled alike."""
         state = self.register_field(adata_target)
-        saved, found = (
-            self._kind.scale_type(**s[self.SCALE_KEY]) for s in (state_registry, state)
-        )
-        if saved.kind != found.kind:
+        model_scale = self._kind.scale_type(**state_registry[self.SCALE_KEY])
+        scale = self._kind.scale_type(**state[self.SCALE_KEY])
+        if model_scale.kind != scale.kind:
             raise ValueError(
-                f"{self._name} holds {found.kind} values, but the model was trained on {saved.kind}."
+                f"{self._name} holds {scale.kind} values, but the model was trained on {model_scale.kind}."
             )
-        return {**state, self.SCALE_KEY: self._kind.merge_scale(saved, found)._asdict()}
+        merged = self._kind.merge_scale(model_scale, scale)
+        return {**state, self.SCALE_KEY: merged._asdict()}
 
 
 class MaskField(BaseAnnDataField):
@@ -248,15 +243,14 @@ class MaskField(BaseAnnDataField):
     ) -> dict[str, Any]:
         """Accept another reference only with the mask that the model chose its tokens from."""
         self.validate_field(adata_target)
-        given, known = _members(self._read(adata_target)), _members(state_registry)
-        columns = np.asarray(
-            state_registry.get(self.COLUMNS_KEY, np.arange(len(known)))
-        )
-        for token, column in enumerate(columns):
-            if column >= len(given) or (column >= 0 and given[column] != known[token]):
+        gene_sets = _members(self._read(adata_target))
+        tokens = _members(state_registry)
+        columns = state_registry.get(self.COLUMNS_KEY, np.arange(len(tokens)))
+        for token, column in zip(tokens, np.asarray(columns), strict=True):
+            if column >= len(gene_sets) or (column >= 0 and gene_sets[column] != token):
                 raise ValueError(
                     f"{self._name}.varm[{self.attr_key!r}] is not the mask that the model was "
-                    f"trained with ({len(known)} tokens of {state_registry['source']}): build it "
+                    f"trained with ({len(tokens)} tokens of {state_registry['source']}): build it "
                     "from the same gene sets with the same parameters."
                 )
         return dict(state_registry)
@@ -272,10 +266,10 @@ class MaskField(BaseAnnDataField):
 
 def _members(state: dict[str, Any]) -> list[tuple[str, list[int]]]:
     """Names of the tokens of a mask, with the positions of their genes."""
-    parts = np.split(np.asarray(state["genes"]), np.asarray(state["indptr"])[1:-1])
+    genes = np.split(np.asarray(state["genes"]), np.asarray(state["indptr"])[1:-1])
     return [
-        (str(name), part.tolist())
-        for name, part in zip(state["gene_sets"], parts, strict=True)
+        (str(name), positions.tolist())
+        for name, positions in zip(state["gene_sets"], genes, strict=True)
     ]
 
 
@@ -343,27 +337,26 @@ class LabelsField(CategoricalObsField):
             )
         text = adata.obs[key].astype("category").cat.categories.astype(str)
         if not text.is_unique:
-            twice = ", ".join(repr(name) for name in text[text.duplicated()].unique())
+            duplicates = text[text.duplicated()].unique()
+            listed = ", ".join(repr(name) for name in duplicates)
             raise ValueError(
-                f"{where} has different labels with the same text ({twice}): make all of them strings."
+                f"{where} has different labels with the same text ({listed}): make all of them strings."
             )
         with only_warnings(logger), warnings.catch_warnings(action="ignore"):
-            every = _sizes(self._labels(adata))
-        names = list(every.index[every >= self._min_cells])
+            sizes = _sizes(self._labels(adata))
+        names = list(sizes.index[sizes >= self._min_cells])
         file_columns(names, where)
         if len(names) < 2:
-            of_size = (
-                f" of min_cells={self._min_cells} cells or more"
-                if len(every) > 1
-                else ""
-            )
+            limit = ""
+            if len(sizes) > 1:
+                limit = f" of min_cells={self._min_cells} cells or more"
             raise ValueError(
-                f"{where} needs at least two different labels{of_size} to tell apart; "
+                f"{where} needs at least two different labels{limit} to tell apart; "
                 f"found {list_names(names) or 'none'}."
             )
-        if len(names) > max(LIMITS.few_cells, every.sum() / 2):
+        if len(names) > max(LIMITS.few_cells, sizes.sum() / 2):
             raise ValueError(
-                f"{where} has {len(names)} labels for {every.sum()} cells, such as {names[0]!r}: these are names or "
+                f"{where} has {len(names)} labels for {sizes.sum()} cells, such as {names[0]!r}: these are names or "
                 "measurements of cells, not types; name the column that has the types as labels_key."
             )
 
@@ -404,7 +397,7 @@ class LabelsField(CategoricalObsField):
         """Give the labels of another reference the codes that they have in the model."""
         self.validate_field(adata_target)
         names = np.asarray(state_registry[self.CATEGORICAL_MAPPING_KEY], dtype=object)
-        # Of a model that min_cells made one for.
+        # The model's unlabelled category, which min_cells may have created.
         self._unlabeled = state_registry[self.UNLABELED_KEY]
         labels = self._labels(adata_target, names.tolist())
         sizes = _sizes(labels)
@@ -423,10 +416,12 @@ class LabelsField(CategoricalObsField):
             self.UNLABELED_KEY: self._unlabeled,
         }
 
-    def _labels(self, adata: AnnData, known: Sequence[str] = ()) -> pd.Categorical[Any]:
+    def _labels(
+        self, adata: AnnData, spellings: Sequence[str] = ()
+    ) -> pd.Categorical[Any]:
         column = adata.obs[self._original_attr_key]
         return clean_labels(
-            column, self._where, self._unlabeled, known, must_occur=self._is_new
+            column, self._where, self._unlabeled, spellings, must_occur=self._is_new
         )
 
     def _leave_out(self, sizes: pd.Series) -> list[str]:
@@ -457,7 +452,7 @@ def clean_labels(
     column: pd.Series,
     where: str,
     unlabeled: str | None,
-    known: Sequence[str] = (),
+    spellings: Sequence[str] = (),
     *,
     must_occur: bool = True,
 ) -> pd.Categorical[Any]:
@@ -471,7 +466,7 @@ def clean_labels(
         Name of the column in messages.
     unlabeled
         What marks a cell without a label besides.
-    known
+    spellings
         Spellings that are kept; else it is the most frequent one.
     must_occur
         Refuse ``unlabeled`` if every cell has another value.
@@ -498,22 +493,24 @@ def clean_labels(
             f"{where} has no cell {unlabeled!r}, the unlabeled_category{did_you_mean(unlabeled, text, 1)}"
         )
     n_cells = np.bincount(labels.codes[labels.codes >= 0], minlength=len(text))
-    spelled: dict[str, int] = {}
-    code, none, joined = np.full(len(text) + 1, -1), [], []
-    for i in sorted(
-        np.flatnonzero(n_cells).tolist(),
-        key=lambda i: (text[i] not in known, -n_cells[i]),
-    ):
-        name = " ".join(text[i].split()).casefold()
-        if text[i] == unlabeled or (
-            name.replace("_", " ") in _NO_LABELS and text[i] not in known
-        ):
-            none += (
-                [f"{text[i]!r} ({n_cells[i]} cells)"] if text[i] != unlabeled else []
-            )
+    code_of_spelling: dict[str, int] = {}
+    # The last entry is the code of cells without a value.
+    code = np.full(len(text) + 1, -1)
+    none = []
+    joined = []
+    occurring = np.flatnonzero(n_cells).tolist()
+    # Spellings of the model come first, then the most frequent ones.
+    occurring.sort(key=lambda i: (text[i] not in spellings, -n_cells[i]))
+    for i in occurring:
+        if text[i] == unlabeled:
             continue
-        code[i] = spelled.setdefault(name, i)
-        joined += [f"{text[i]!r} with {text[code[i]]!r}"] if code[i] != i else []
+        spelling = " ".join(text[i].split()).casefold()
+        if spelling.replace("_", " ") in _NO_LABELS and text[i] not in spellings:
+            none.append(f"{text[i]!r} ({n_cells[i]} cells)")
+            continue
+        code[i] = code_of_spelling.setdefault(spelling, i)
+        if code[i] != i:
+            joined.append(f"{text[i]!r} with {text[code[i]]!r}")
     if none:
         warn_user(
             f"{', '.join(none)} in {where} stands for no label, and is no type: call it otherwise if it is one."
@@ -537,16 +534,11 @@ def typed_labels(labels: pd.Index) -> np.ndarray:
     dtype: Any = labels.dtype
     if pd.api.types.is_numeric_dtype(dtype):
         return labels.to_numpy(getattr(dtype, "numpy_dtype", dtype))
-    of_python = (
-        _OF_PYTHON.get(pd.api.types.infer_dtype(labels))
-        if pd.api.types.is_object_dtype(dtype)
-        else None
-    )
-    return (
-        labels.to_numpy(of_python)
-        if of_python
-        else np.array(labels.astype(str), dtype=object)
-    )
+    if pd.api.types.is_object_dtype(dtype):
+        numpy_dtype = _NUMPY_DTYPES.get(pd.api.types.infer_dtype(labels))
+        if numpy_dtype is not None:
+            return labels.to_numpy(numpy_dtype)
+    return np.array(labels.astype(str), dtype=object)
 
 
 def read_terms(obs: pd.DataFrame, key: str, labels: list[str]) -> dict[str, str] | None:
@@ -583,9 +575,9 @@ def read_terms(obs: pd.DataFrame, key: str, labels: list[str]) -> dict[str, str]
 
 def _colors(adata: AnnData, key: str) -> dict[str, str]:
     """Label to the colour that scanpy keeps for it, or that it would give it."""
-    every = pd.Categorical(adata.obs[key])
-    kept = adata.uns.get(f"{key}_colors")
-    if kept is None or len(kept) < len(every.categories):
-        every = every.remove_unused_categories()
-        kept = default_palette(len(every.categories))
-    return dict(zip(every.categories.astype(str), map(str, kept), strict=False))
+    labels = pd.Categorical(adata.obs[key])
+    colors = adata.uns.get(f"{key}_colors")
+    if colors is None or len(colors) < len(labels.categories):
+        labels = labels.remove_unused_categories()
+        colors = default_palette(len(labels.categories))
+    return dict(zip(labels.categories.astype(str), map(str, colors), strict=False))

@@ -151,24 +151,19 @@ def read_project(
     with _reading(folder / _MASK) as path:
         mask = np.load(path, allow_pickle=False)
         is_mask = mask.ndim == 2 and bool(np.isin(mask, (0, 1)).all())
-    _require(
-        is_mask and bool(mask.any(0).all()),
-        _MASK,
-        "is no matrix of 0 and 1 with a gene for each gene set",
-    )
+    if not (is_mask and mask.any(0).all()):
+        raise _contradiction(
+            _MASK, "is no matrix of 0 and 1 with a gene for each gene set"
+        )
     mask = mask.astype(bool)
     _, gene_sets = _read_names(folder / _GENE_SETS)
-    _require(
-        len(gene_sets) == mask.shape[1],
-        _GENE_SETS,
-        f"does not have the {mask.shape[1]} gene sets of {_MASK}",
-    )
+    if len(gene_sets) != mask.shape[1]:
+        raise _contradiction(
+            _GENE_SETS, f"does not have the {mask.shape[1]} gene sets of {_MASK}"
+        )
     labels_key, labels = _read_names(folder / _LABELS)
-    _require(
-        len(labels) > 1 and UNKNOWN not in labels,
-        _LABELS,
-        f"has a single label, or a label {UNKNOWN!r}",
-    )
+    if len(labels) < 2 or UNKNOWN in labels:
+        raise _contradiction(_LABELS, f"has a single label, or a label {UNKNOWN!r}")
     path = _choose_weights(folder, weights)
     tensors, n_layers = _read_tensors(path, mask, len(labels))
     by_token = tensors[f"{_EMBEDDING}.weight"].unflatten(0, (len(gene_sets), -1))
@@ -205,22 +200,23 @@ def _reading(path: Path) -> Iterator[Path]:
         ) from error
 
 
-def _require(holds: bool, file: str, what: str) -> None:
-    """Refuse a project if one of its files contradicts another one."""
-    if not holds:
-        raise ValueError(
-            f"{file} {what}: the folder is not as the original code leaves it, so copy it again."
-        )
+def _contradiction(file: str, problem: str) -> ValueError:
+    """Make the error for a file that contradicts another one of the project."""
+    return ValueError(
+        f"{file} {problem}: the folder is not as the original code leaves it, so copy it again."
+    )
 
 
 def _choose_weights(folder: Path, weights: str | None) -> Path:
     """Path of the named file, or of that of the last epoch."""
-    epochs = {
-        int(m[1]): m[0]
-        for p in folder.iterdir()
-        if (m := re.fullmatch(r"model-(\d+)\.pth", p.name))
-    }
-    return folder / (weights or (epochs[max(epochs)] if epochs else "model.pth"))
+    if weights is not None:
+        return folder / weights
+    epochs = {}
+    for path in folder.glob("model-*.pth"):
+        match = re.fullmatch(r"model-(\d+)\.pth", path.name)
+        if match:
+            epochs[int(match[1])] = path
+    return epochs[max(epochs)] if epochs else folder / "model.pth"
 
 
 def _read_names(path: Path) -> tuple[str, list[str]]:
@@ -230,11 +226,8 @@ def _read_names(path: Path) -> tuple[str, list[str]]:
         table = pd.read_csv(path, header=None, dtype=str, na_filter=False)
         numbers, (header, *names) = table[0].tolist(), table[1].tolist()
     is_numbered = numbers[1:] == [str(i) for i in range(len(names))]
-    _require(
-        is_numbered and len(set(names)) == len(names),
-        path.name,
-        "does not number different names 0, 1, 2, …",
-    )
+    if not is_numbered or len(set(names)) < len(names):
+        raise _contradiction(path.name, "does not number different names 0, 1, 2, …")
     return str(header), names
 
 
@@ -257,15 +250,14 @@ def _read_genes(
     has_weight
         Whether a gene may have a weight for a token, ``(n_genes, n_tokens)``.
     """
-    given = None if var_names is None else [str(name) for name in var_names]
-    written: list[str] = []
-    if given is None or path.is_file():
+    table_genes: list[str] = []
+    if var_names is None or path.is_file():
         if not path.is_file():
             raise FileNotFoundError(
                 f"The folder {str(path.parent)!r} holds no {path.name} with the names of the genes: pass var_names."
             )
         with _reading(path):
-            written = (
+            table_genes = (
                 pd.read_csv(path, header=None, dtype=str, na_filter=False, nrows=1)
                 .iloc[0, 1:]
                 .tolist()
@@ -278,26 +270,27 @@ def _read_genes(
         fits = (
             table[0].tolist() == gene_sets
             and values.shape == has_weight.T.shape
-            and len(written) == len(has_weight)
+            and len(table_genes) == len(has_weight)
         )
-        _require(
-            fits and not values[~has_weight.T].any(),
-            path.name,
-            f"has other genes or gene sets than {_MASK}",
-        )
-    genes = written if given is None else given
-    twice = [name for name, n in Counter(genes).items() if n > 1]
+        if not fits or values[~has_weight.T].any():
+            raise _contradiction(
+                path.name, f"has other genes or gene sets than {_MASK}"
+            )
+    genes = table_genes
+    if var_names is not None:
+        genes = [str(name) for name in var_names]
+    duplicates = [name for name, n in Counter(genes).items() if n > 1]
     # Names that the file has twice may differ from unique var_names.
-    n_written = Counter(written)
+    n_in_table = Counter(table_genes)
     differ = [
         name
-        for name, own in zip(written, genes, strict=False)
-        if name != own and n_written[name] == 1
+        for name, gene in zip(table_genes, genes, strict=False)
+        if name != gene and n_in_table[name] == 1
     ]
-    if twice or differ or len(genes) != len(has_weight):
+    if duplicates or differ or len(genes) != len(has_weight):
         raise ValueError(
             f"var_names must be the {len(has_weight)} genes that the model was trained on, in their order and each "
-            f"once, as a query's genes are matched by name; see {list_names(twice or differ or genes, 3)}."
+            f"once, as a query's genes are matched by name; see {list_names(duplicates or differ or genes, 3)}."
         )
     return genes
 
@@ -339,31 +332,25 @@ def _read_tensors(
         shapes = _shapes(
             tensors["cls_token"].shape[-1], max(n_layers, 1), mask.shape, n_labels
         )
-        found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        file_shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         # A view of one number may have any shape, and would take memory at the first operation.
         is_plain = all(
             t.is_floating_point()
             and t.numel() * t.element_size() <= t.untyped_storage().nbytes()
             for t in tensors.values()
         )
-    differ = sorted({name for name, _ in shapes.items() ^ found.items()})
-    _require(
-        is_plain and not differ,
-        path.name,
-        f"has other tensors than the tables need ({list_names(differ, 3)})",
-    )
-    _require(
-        all(bool(t.isfinite().all()) for t in tensors.values()),
-        path.name,
-        "holds NaN or infinity",
-    )
+    differ = sorted({name for name, _ in shapes.items() ^ file_shapes.items()})
+    if differ or not is_plain:
+        raise _contradiction(
+            path.name,
+            f"has other tensors than the tables need ({list_names(differ, 3)})",
+        )
+    if not all(tensor.isfinite().all() for tensor in tensors.values()):
+        raise _contradiction(path.name, "holds NaN or infinity")
     width = tensors["cls_token"].shape[-1]
     expected = torch.from_numpy(mask.T).repeat_interleave(width, 0)
-    _require(
-        bool((tensors[f"{_EMBEDDING}.mask"] == expected).all()),
-        path.name,
-        f"has another mask than {_MASK}",
-    )
+    if not (tensors[f"{_EMBEDDING}.mask"] == expected).all():
+        raise _contradiction(path.name, f"has another mask than {_MASK}")
     return tensors, n_layers
 
 
@@ -375,15 +362,16 @@ def _shapes(
     weights = {_EMBEDDING: (n_tokens * d, n_genes), "norm": (d,), "head": (n_labels, d)}
     for i in range(n_layers):
         weights |= {
-            f"blocks.{i}.{part}": tuple(k * d for k in sizes)
-            for part, _, sizes in _BLOCK
+            f"blocks.{i}.{layer}": tuple(k * d for k in sizes)
+            for layer, _, sizes in _BLOCK
         }
     shapes: dict[str, tuple[int, ...]] = {
         "cls_token": (1, 1, d),
         f"{_EMBEDDING}.mask": (n_tokens * d, n_genes),
     }
-    for part, size in weights.items():
-        shapes |= {f"{part}.weight": size, f"{part}.bias": size[:1]}
+    for layer, size in weights.items():
+        shapes[f"{layer}.weight"] = size
+        shapes[f"{layer}.bias"] = size[:1]
     return shapes
 
 
@@ -404,14 +392,12 @@ def _to_state_dict(
     names = {"norm": "encoder.norm", "head": "head"}
     for i in range(n_layers):
         names |= {
-            f"blocks.{i}.{original}": f"encoder.blocks.{i}.{part}"
-            for original, part, _ in _BLOCK
+            f"blocks.{i}.{original}": f"encoder.blocks.{i}.{layer}"
+            for original, layer, _ in _BLOCK
         }
-    for original, part in names.items():
-        state |= {
-            f"{part}.{kind}": tensors[f"{original}.{kind}"]
-            for kind in ("weight", "bias")
-        }
+    for original, layer in names.items():
+        state[f"{layer}.weight"] = tensors[f"{original}.weight"]
+        state[f"{layer}.bias"] = tensors[f"{original}.bias"]
     return state
 
 

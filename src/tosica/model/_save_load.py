@@ -1,10 +1,9 @@
-"""Save and load a model, as tensors and plain values with a digest; nothing in a file is executed."""
+"""Save and load a model, as tensors and plain values; nothing in a file is executed."""
 
 from __future__ import annotations
 
-import hashlib
+import zipfile
 from contextlib import contextmanager
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -16,12 +15,6 @@ from scvi.data import AnnDataManager
 from tosica._checks import Names, Number, validate_params
 from tosica._files import as_os_error, find_model, is_temporary, replace_file
 from tosica._text import parameter
-from tosica.linear import (
-    Adaptation,
-    CrossValidated,
-    NoveltyStatistics,
-    RegressionConfig,
-)
 from tosica.model._device import ACCELERATOR, DEVICE, find_device, is_rank_zero
 from tosica.model._legacy import load_legacy
 from tosica.model._setup import SetupMixin
@@ -37,7 +30,6 @@ if TYPE_CHECKING:
 MODEL_FILE = "model.pt"
 # Names under which scvi-tools saves them too.
 _STATE, _VAR_NAMES, _ATTRIBUTES = "model_state_dict", "var_names", "attr_dict"
-_DIGEST = "digest"
 
 
 class SaveLoadMixin(SetupMixin):
@@ -102,19 +94,20 @@ class SaveLoadMixin(SetupMixin):
             raise ValueError(
                 "save_anndata=True was given, but the model has no reference."
             )
-        wrong = self.module.find_not_finite()
-        if wrong is not None:
+        not_finite = self.module.find_not_finite()
+        if not_finite is not None:
             raise ValueError(
-                f"The model has weights that are not finite ({wrong}) and is not saved: train a new one."
+                f"The model has weights that are not finite ({not_finite}) and is not saved: train a new one."
             )
         attributes = {
             "registry_": self.registry_,
             "init_params_": self.init_params_,
             "ontology_term_ids_": self.ontology_term_ids_,
             "label_parents_": self.label_parents_,
-            "training_": _describe_training(self.training_),
-            **{name: getattr(self, name, None) for name in SCVI_ATTRS},
+            "training_": self.training_.to_dict(),
         }
+        for name in SCVI_ATTRS:
+            attributes[name] = getattr(self, name, None)
         folder.mkdir(parents=True, exist_ok=True)
         if save_anndata:
             self._save_reference(folder, prefix or "", anndata_write_kwargs)
@@ -129,16 +122,20 @@ class SaveLoadMixin(SetupMixin):
         self, folder: Path, prefix: str, arguments: dict[str, Any]
     ) -> None:
         """Write the reference, which stays with its own file if it is backed."""
-        joint, adata = self.modalities[0].name is not None, self.adata
-        before = adata.filename if adata.isbacked else None
-        with replace_file(
-            folder / f"{prefix}{'mdata.h5mu' if joint else 'adata.h5ad'}"
-        ) as path:
+        adata = self.adata
+        own_file = adata.filename if adata.isbacked else None
+        if self.modalities[0].name is None:
+            name = "adata.h5ad"
+            write = adata.write_h5ad
+        else:
+            name = "mdata.h5mu"
+            write = adata.write_h5mu
+        with replace_file(folder / f"{prefix}{name}") as path:
             try:
-                (adata.write_h5mu if joint else adata.write_h5ad)(path, **arguments)
+                write(path, **arguments)
             finally:
-                if before is not None:
-                    adata.file.filename = before
+                if own_file is not None:
+                    adata.file.filename = own_file
 
     @classmethod
     @validate_params(accelerator=ACCELERATOR, device=DEVICE)
@@ -178,64 +175,48 @@ class SaveLoadMixin(SetupMixin):
             If the file is damaged, holds more than tensors and plain values, or a model of another
             class; if ``adata`` does not fit the model.
         """
-        where = find_device(accelerator, device)
+        torch_device = find_device(accelerator, device)
         path = find_model(dir_path) / f"{prefix or ''}{MODEL_FILE}"
         contents = read_plain(path)
         with refuse_other_versions(path):
             attributes = contents[_ATTRIBUTES]
             registry = restore_registry(attributes["registry_"])
-            name, parameters = (
-                registry["model_name"],
-                attributes["init_params_"]["non_kwargs"],
-            )
-        if name != cls.__name__:
+            class_name = registry["model_name"]
+            parameters = attributes["init_params_"]["non_kwargs"]
+        if class_name != cls.__name__:
             raise ValueError(
-                f"{str(dir_path)!r} holds a {name} model, not a {cls.__name__} model."
+                f"{str(dir_path)!r} holds a {class_name} model, not a {cls.__name__} model."
             )
         if adata is not None:
             cls._setup_from_registry(adata, registry)
         with refuse_other_versions(path):
-            model = cls(
-                adata, registry=None if adata is not None else registry, **parameters
-            )
+            own_registry = registry if adata is None else None
+            model = cls(adata, own_registry, **parameters)
             model.module.load_state_dict(contents[_STATE])
-            training: dict[str, Any] = {
-                k: v.numpy() if torch.is_tensor(v) else v
-                for k, v in attributes["training_"].items()
-                # Files of earlier versions have a certificate.
-                if k != "certificate"
-            }
-            if training["novelty_statistics"] is not None:
-                training["novelty_statistics"] = _restore_novelty(
-                    training["novelty_statistics"]
-                )
-            training |= _restore_fits(training)
-            model.training_ = TrainingResult(**training)
-            for name in SCVI_ATTRS:
-                value = attributes[name]
-                setattr(model, name, value.numpy() if torch.is_tensor(value) else value)
-            if model.history_ is not None:
-                model.history_ = {
-                    name: pd.DataFrame(
-                        table["columns"], index=pd.Index(table["index"], name="epoch")
-                    )
-                    for name, table in model.history_.items()
-                }
-            terms, parents = (
-                attributes["ontology_term_ids_"],
-                attributes["label_parents_"],
-            )
-            if not all(
-                label in model.labels and isinstance(term, str)
-                for label, term in terms.items()
-            ):
-                raise ValueError("The terms of the labels are not those of a model.")
-            # Not by the attribute: another release of the ontology may have had other terms.
-            model._term_of_label = dict(terms)
-            if parents:
-                model.label_parents_ = parents
-        model.module.to(where).eval()
+            model._restore_attributes(attributes)
+        model.module.to(torch_device).eval()
         return model
+
+    def _restore_attributes(self, attributes: dict[str, Any]) -> None:
+        """Set the attributes that a file holds beside the weights and the registry."""
+        self.training_ = TrainingResult.from_dict(to_arrays(attributes["training_"]))
+        for name in SCVI_ATTRS:
+            setattr(self, name, to_arrays(attributes[name]))
+        if self.history_ is not None:
+            self.history_ = {
+                name: pd.DataFrame(
+                    table["columns"], index=pd.Index(table["index"], name="epoch")
+                )
+                for name, table in self.history_.items()
+            }
+        terms = attributes["ontology_term_ids_"]
+        for label, term in terms.items():
+            if label not in self.labels or not isinstance(term, str):
+                raise ValueError("The terms of the labels are not those of a model.")
+        # Not by the attribute: another release of the ontology may have had other terms.
+        self._term_of_label = dict(terms)
+        if attributes["label_parents_"]:
+            self.label_parents_ = attributes["label_parents_"]
 
     @classmethod
     @validate_params(
@@ -394,19 +375,19 @@ class SaveLoadMixin(SetupMixin):
 
 
 def write_plain(contents: dict[str, Any], path: Path) -> None:
-    """Write tensors and plain values to a file, with a digest of them.
+    """Write tensors and plain values to a file, a zip archive with a checksum for each member.
 
     Raises
     ------
     OSError
-        If it cannot be written. What was there before is unchanged.
+        If it cannot be written. A file that was there is unchanged.
     """
     with replace_file(path) as temporary, as_os_error():
-        torch.save(contents | {_DIGEST: digest(contents)}, temporary)
+        torch.save(contents, temporary)
 
 
 def read_plain(path: Path) -> dict[str, Any]:
-    """Read what :func:`write_plain` wrote, without executing anything.
+    """Read a file of :func:`write_plain`, without executing anything.
 
     Raises
     ------
@@ -419,83 +400,43 @@ def read_plain(path: Path) -> dict[str, Any]:
         raise FileNotFoundError(
             f"The folder {str(path.parent)!r} holds no {path.name}, so it is no saved model."
         )
-    with path.open("rb") as file:
-        # The unpickler may raise anything on bytes that are something else.
-        try:
-            contents = torch.load(file, map_location="cpu", weights_only=True)
-            is_whole = contents.pop(_DIGEST) == digest(contents)
-        except Exception as error:
-            raise ValueError(
-                f"{str(path)!r} is damaged, or no saved model, and nothing in it was executed: copy or save it again."
-            ) from error
+    # The unpickler may raise anything on bytes that are something else.
+    try:
+        # Torch does not look at the checksums.
+        with zipfile.ZipFile(path) as archive:
+            is_whole = archive.testzip() is None
+        contents = dict(torch.load(path, map_location="cpu", weights_only=True))
+        # A view of one number may have any shape, and would need any amount of memory.
+        is_whole &= all(tensor.is_contiguous() for tensor in _tensors(contents))
+    except Exception as error:
+        raise ValueError(
+            f"{str(path)!r} is damaged, or no saved model, and nothing in it was executed: copy or save it again."
+        ) from error
     if not is_whole:
         raise ValueError(f"{str(path)!r} is damaged: copy or save the model again.")
-    return dict(contents)
+    return contents
 
 
-def _describe_training(training: TrainingResult) -> dict[str, Any]:
-    """Turn the results of a training into dicts."""
-    described = asdict(training)
-    if training.regression is not None:
-        described["regression"] = training.regression._asdict() | {
-            "config": asdict(training.regression.config)
-        }
-    return described
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in nested dicts and lists."""
+    match value:
+        case torch.Tensor():
+            yield value
+        case dict():
+            yield from _tensors(list(value.values()))
+        case list() | tuple():
+            for element in value:
+                yield from _tensors(element)
 
 
-def _restore_novelty(saved: dict[str, Any]) -> NoveltyStatistics:
-    """Make statistics of novelty; earlier versions saved more, and named two otherwise."""
-    arrays = {name: np.asarray(values) for name, values in saved.items()}
-    for old_name, name in (
-        ("cells", "reference_scores"),
-        ("cells_labels", "reference_nearest"),
-    ):
-        if old_name in arrays:
-            arrays[name] = arrays.pop(old_name)
-    return NoveltyStatistics(
-        **{field.name: arrays[field.name] for field in fields(NoveltyStatistics)}
-    )
-
-
-def _restore_fits(training: dict[str, Any]) -> dict[str, Any]:
-    """Make the penalties and the adaptation of a saved training, which files of earlier versions lack."""
-    restored: dict[str, Any] = {"regression": None, "adaptation": None}
-    if regression := training.get("regression"):
-        config = RegressionConfig(**regression["config"])
-        restored["regression"] = CrossValidated(**{**regression, "config": config})
-    if adaptation := training.get("adaptation"):
-        values: dict[str, Any] = {
-            k: v.numpy() if torch.is_tensor(v) else v for k, v in adaptation.items()
-        }
-        restored["adaptation"] = Adaptation(**values)
-    return restored
-
-
-def digest(contents: Any) -> str:
-    """Hash tensors and plain values; anything else raises a TypeError."""
-    hasher, rest = hashlib.sha256(), [contents]
-    while rest:
-        match value := rest.pop():
-            case torch.Tensor():
-                # A view of one number may have any shape, and would need any amount of memory.
-                if not value.is_contiguous():
-                    raise TypeError("A tensor is not contiguous.")
-                hasher.update(f"{value.dtype} {tuple(value.shape)} ".encode())
-                hasher.update(value.detach().cpu().numpy().tobytes())
-            case dict():
-                hasher.update(f"dict {len(value)} ".encode())
-                rest += [
-                    item
-                    for key in sorted(value, key=str, reverse=True)
-                    for item in (value[key], key)
-                ]
-            case list() | tuple():
-                hasher.update(f"list {len(value)} ".encode())
-                rest += reversed(value)
-            case _:
-                text = f"{type(value).__name__} {value!r}"
-                hasher.update(f"{len(text)} {text} ".encode())
-    return hasher.hexdigest()
+def to_arrays(value: Any) -> Any:
+    """Turn tensors into arrays, in nested dicts."""
+    match value:
+        case torch.Tensor():
+            return value.numpy()
+        case dict():
+            return {key: to_arrays(element) for key, element in value.items()}
+    return value
 
 
 def to_plain(value: Any) -> Any:
@@ -526,10 +467,10 @@ def to_plain(value: Any) -> Any:
 
 @contextmanager
 def refuse_other_versions(path: Path) -> Iterator[None]:
-    """Say that a file that is whole is not of this version, if its contents are not those of a model."""
+    """Refuse a file that is whole, but has other contents than a model of this version."""
     try:
         yield
-    # What is missing or of another type shows in many ways.
+    # Contents that are missing or of another type raise many kinds of errors.
     except (AttributeError, KeyError, TypeError, RuntimeError) as error:
         raise ValueError(
             f"{str(path)!r} holds no model of this version of tosica: train it again."
