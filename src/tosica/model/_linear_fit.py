@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy.sparse as sp
 import torch
+from scipy.special import softmax
 
 from tosica import linear
 from tosica._settings import warn_user
@@ -121,6 +122,16 @@ class LinearFit:
         adjustment = adjustment - adjustment.mean()
         self.adjustment = torch.zeros(len(self.labels))
         self.adjustment[codes_present] = torch.from_numpy(adjustment).float()
+
+    def probabilities(self, x: sp.csr_matrix) -> np.ndarray:
+        """Compute probabilities by all modalities, ``(n_cells, n_labels)``."""
+        fitted = self._fitted[0]
+        clipped = x.copy()
+        clipped.data = np.minimum(x.data, fitted.clip_max[x.indices])
+        probabilities: np.ndarray = softmax(
+            clipped @ fitted.weights.T + fitted.biases, axis=1
+        )
+        return probabilities
 
     def to_module(self) -> None:
         """Write the regressions to the linear branch, with their weight beside the network."""

@@ -22,6 +22,7 @@ from tosica.linear import (
 )
 from tosica.model._calibration import calibrate, choose_weight, score_held_out
 from tosica.model._checkpoint import read_start
+from tosica.model._interactions import find_interactions
 from tosica.model._interrupt import catch_interrupt
 from tosica.model._linear_fit import LINEAR_ONLY, LinearFit, fit_baseline
 from tosica.model._modalities import open_matrix
@@ -217,8 +218,9 @@ PHASES: tuple[Phase, ...] = (
     read_reference,
     check_labels,
     hold_out,
-    make_trainer,
     fit_linear,
+    find_interactions,
+    make_trainer,
     fit_network,
     score_held_out,
     choose_weight,
