@@ -338,7 +338,7 @@ class SelfTrainingMixin(SetupMixin):
         """Copy the model, without its reference."""
         # A new model draws weights, which are replaced.
         with torch.random.fork_rng(devices=[]):
-            model = self._with_labels(self.labels, {})
+            model = self._with_labels(self._label_table)
         model.training_ = deepcopy(self.training_)
         return model
 
