@@ -103,13 +103,14 @@ def as_groups(
         raise ValueError(
             f"{where} is missing (NaN) in {n_missing} of {len(column)} cells: {remedy}."
         )
-    is_text = pd.api.types.is_string_dtype(
-        column.dtype
-    ) or pd.api.types.is_object_dtype(column.dtype)
-    is_discrete = pd.api.types.is_bool_dtype(
-        column.dtype
-    ) or pd.api.types.is_integer_dtype(column.dtype)
-    if not (is_text or is_discrete or isinstance(column.dtype, pd.CategoricalDtype)):
+    names_groups = (
+        pd.api.types.is_string_dtype(column.dtype)
+        or pd.api.types.is_object_dtype(column.dtype)
+        or pd.api.types.is_bool_dtype(column.dtype)
+        or pd.api.types.is_integer_dtype(column.dtype)
+        or isinstance(column.dtype, pd.CategoricalDtype)
+    )
+    if not names_groups:
         raise TypeError(
             f"{where} holds {column.dtype} values, not groups: make groups of them, as by pandas.cut."
         )
@@ -138,7 +139,7 @@ def one_column(obs: Any, column: str) -> None:
 
 
 def _column(adata: AnnData | MuData, name: str) -> pd.Series:
-    """Take a column of ``adata.obs``, or name the columns that it has, or the writer of this one."""
+    """Take a column of ``adata.obs``; the error names the columns that it has, or the call that writes this one."""
     if name in adata.obs:
         one_column(adata.obs, name)
         return adata.obs[name]
@@ -201,16 +202,15 @@ def file_columns(labels: Sequence[str], where: str) -> list[str]:
         If a label is empty or cannot be a name in a file, or two would have the same name.
     """
     columns = [label.replace("/", "|") for label in labels]
-    pairs = list(zip(labels, columns, strict=True))
-    wrong = [
-        label
-        for label, c in pairs
-        if not is_file_key(c) or c == "_index" or columns.count(c) > 1
-    ]
-    if wrong:
+    invalid = []
+    for label, column in zip(labels, columns, strict=True):
+        is_valid = is_file_key(column) and column != "_index"
+        if not is_valid or columns.count(column) > 1:
+            invalid.append(label)
+    if invalid:
         raise ValueError(
             f"{where} has labels that cannot each be a column of a file, in which a slash becomes a bar "
-            f"({list_names(wrong)}): rename them, as by adata.obs[key].cat.rename_categories({{...}})."
+            f"({list_names(invalid)}): rename them, as by adata.obs[key].cat.rename_categories({{...}})."
         )
     return columns
 
@@ -244,14 +244,14 @@ def read_attribution(
     ANY_CELLS.check("adata", adata)
     TEXT.check("key", key)
     record = adata.uns.get(key)
-    if (
-        not isinstance(record, Mapping)
-        or "evidence" not in record
-        or (of and key not in adata.layers)
-    ):
-        where, asked = ("layers", f", {of}=True") if of else ("uns", "")
+    has_evidence = isinstance(record, Mapping) and "evidence" in record
+    if of and not (has_evidence and key in adata.layers):
         raise KeyError(
-            f"adata.{where}[{key!r}] holds no contributions: call tosica.tl.attribute(adata, model{asked}) first."
+            f"adata.layers[{key!r}] holds no contributions: call tosica.tl.attribute(adata, model, {of}=True) first."
+        )
+    if not has_evidence:
+        raise KeyError(
+            f"adata.uns[{key!r}] holds no contributions: call tosica.tl.attribute(adata, model) first."
         )
     annotation = adata.uns.get(key.removesuffix("_attribution"))
     annotated_by = annotation.get("model") if isinstance(annotation, Mapping) else None
@@ -263,15 +263,15 @@ def read_attribution(
 
 
 def find_gene_sets(
-    wanted: str | Iterable[str], known: Sequence[str], where: str
+    gene_sets: str | Iterable[str], all_names: Sequence[str], where: str
 ) -> list[str]:
     """List the gene sets that the caller asks for, each once, and check that they exist.
 
     Parameters
     ----------
-    wanted
+    gene_sets
         One name or several.
-    known
+    all_names
         All names.
     where
         Where these are from, for the message.
@@ -285,18 +285,18 @@ def find_gene_sets(
     ValueError
         If no name is given.
     """
-    Names().check("gene_sets", wanted)
-    names = list(dict.fromkeys(as_names(wanted)))
+    Names().check("gene_sets", gene_sets)
+    names = list(dict.fromkeys(as_names(gene_sets)))
     if not names:
         raise ValueError(
             "gene_sets is empty: name at least one gene set, or leave it out."
         )
-    exists = set(known)
+    existing = set(all_names)
     for name in names:
-        if name not in exists:
-            advice = did_you_mean(name, known)
+        if name not in existing:
+            advice = did_you_mean(name, all_names)
             raise KeyError(
-                f"There is no gene set {name!r} among the {len(known)} of {where}{advice}"
+                f"There is no gene set {name!r} among the {len(all_names)} of {where}{advice}"
             )
     return names
 
@@ -374,7 +374,9 @@ def _other_keys(adata: AnnData) -> str:
 
 
 # The palette of Okabe and Ito, whose colors can be told apart with any kind of colour vision.
-BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
+BLUE = "#0072b2"
+ORANGE = "#d55e00"
+GREEN = "#009e73"
 GRAY = "#8c8c8c"
 # The gray that scanpy gives to missing values.
 LIGHT_GRAY = "#d3d3d3"
@@ -387,26 +389,24 @@ def default_palette(n_colors: int) -> list[str]:
     from matplotlib import rcParams
     from matplotlib.colors import to_hex
 
-    palettes, cycle = (
-        sc.pl.palettes,
-        rcParams["axes.prop_cycle"].by_key().get("color", []),
+    cycle = rcParams["axes.prop_cycle"].by_key().get("color", [])
+    palettes = (
+        [to_hex(color) for color in cycle],
+        sc.pl.palettes.default_20,
+        sc.pl.palettes.default_28,
+        sc.pl.palettes.default_102,
     )
-    for palette in (
-        list(map(to_hex, cycle)),
-        palettes.default_20,
-        palettes.default_28,
-        palettes.default_102,
-    ):
+    for palette in palettes:
         if n_colors <= len(palette):
             return list(palette[:n_colors])
     return ["#808080"] * n_colors
 
 
 def group_colors(adata: AnnData | MuData, groupby: str | None) -> dict[str, str]:
-    """Colour of each group: that of the AnnData if it has one, else that of scanpy's palette.
+    """Colour of each group in the AnnData, or else in scanpy's palette.
 
-    Those of a column that is gone are gray. ``adata`` is not changed, even where scanpy would write
-    its palette to it.
+    Groups of a column that is gone are gray. ``adata`` is not changed, even where scanpy would
+    write its palette to it.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ from anndata import AnnData
 
 from tosica._checks import ANNDATA
 from tosica._files import explain_hdf5
-from tosica._text import first_line, list_names, only_known, parameter
+from tosica._text import first_line, list_names, only_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,76 +136,57 @@ class CellMatrix:
     ) -> None:
         ANNDATA.check(name, adata)
         if layer is not None and use_raw:
-            raise ValueError(
-                f"Give either layer or {parameter('use_raw', True)}, not both."
-            )
-        # Looking at the matrix of a view on disk would read it whole, so that of the file is read.
-        view_on_disk = adata.isbacked and adata.is_view
-        source = adata._adata_ref if view_on_disk else adata
-        names, var = adata.var_names, adata.var
-        if use_raw:
-            if adata.raw is None:
-                raise ValueError(
-                    f"{parameter('use_raw', True)} was given, but {name}.raw is None."
-                )
-            self.where, matrix = f"{name}.raw.X", source.raw.X
-            names, var = adata.raw.var_names, adata.raw.var
-        elif layer is not None:
-            if layer not in adata.layers:
-                known = [key for key in adata.layers if key is not None]
-                raise KeyError(
-                    f"{name} has no layer {layer!r}{only_known(layer, known)}"
-                )
-            self.where, matrix = f"{name}.layers[{layer!r}]", adata.layers[layer]
-        else:
-            self.where = f"{name}.X"
-            try:
-                matrix = source.X
-            except KeyError:  # what a file without X gives
-                matrix = None
-            if matrix is None:
-                raise ValueError(
-                    f"{name}.X is empty (None); name the matrix to use with {parameter('layer')} or "
-                    f"{parameter('use_raw', True)}."
-                )
-        if not adata.n_obs or not len(names):
-            raise ValueError(
-                f"{self.where} has no {'genes' if adata.n_obs else 'cells'}."
-            )
-        if not (
-            np.issubdtype(matrix.dtype, np.number)
-            or np.issubdtype(matrix.dtype, np.bool_)
-        ):
-            raise TypeError(
-                f"{self.where} holds {matrix.dtype} values instead of numbers."
-            )
-        self.names: pd.Index = names
-        self._var = var
-        self.n_obs: int = adata.n_obs
+            raise ValueError("Give either layer or use_raw=True, not both.")
         self.adata = adata
         self.name = name
-        self._normalization = normalization
+        self.n_obs: int = adata.n_obs
+        # The matrix of a view on disk would be read whole, so that of its file is opened.
+        is_view_on_disk = adata.isbacked and adata.is_view
+        parent = adata._adata_ref if is_view_on_disk else adata
+        variables = adata
+        if use_raw:
+            if adata.raw is None:
+                raise ValueError(f"use_raw=True was given, but {name}.raw is None.")
+            self.where = f"{name}.raw.X"
+            matrix = parent.raw.X
+            variables = adata.raw
+        elif layer is not None:
+            self.where = f"{name}.layers[{layer!r}]"
+            matrix = _layer(adata, layer, name)
+        else:
+            self.where = f"{name}.X"
+            matrix = _x(parent, name)
+        self.names: pd.Index = variables.var_names
+        self._var = variables.var
+        self._check(matrix)
         # Rows and columns of the matrix to read; None for all of them in their order.
         self._cells: np.ndarray | None = None
         self._genes: np.ndarray | None = None
         # Layers are in memory, whatever X is.
-        if view_on_disk and layer is None:
-            self._cells = _positions(adata._oidx, source.n_obs)
-            self._genes = None if use_raw else _positions(adata._vidx, source.n_vars)
-        is_csc = getattr(getattr(matrix, "_meta", matrix), "format", None) == "csc"
-        if is_csc:
-            # Rows of a CSC matrix are scattered: convert it once instead of at every block.
-            matrix = _computed(matrix)
-            matrix = matrix if sp.issparse(matrix) else matrix.to_memory()
-        if sp.issparse(matrix):
-            matrix = _usable(matrix, self.where)
-        matrix = matrix.tocsr() if is_csc else matrix
-        self._matrix = matrix
+        if is_view_on_disk and layer is None:
+            self._cells = _positions(adata._oidx, parent.n_obs)
+            if not use_raw:
+                self._genes = _positions(adata._vidx, parent.n_vars)
+        self._matrix = _readable_by_rows(matrix, self.where)
+        self._normalization = normalization
         # Whether rows can be read one by one in no time.
-        self.in_memory = sp.issparse(matrix) or isinstance(matrix, np.ndarray)
-        self._in_hdf5 = isinstance(
-            getattr(matrix, "group", matrix), h5py.Group | h5py.Dataset
+        self.in_memory = isinstance(self._matrix, np.ndarray) or sp.issparse(
+            self._matrix
         )
+        stored = getattr(self._matrix, "group", self._matrix)
+        self._in_hdf5 = isinstance(stored, h5py.Group | h5py.Dataset)
+
+    def _check(self, matrix: Any) -> None:
+        """Refuse a matrix without rows or columns, or of anything but numbers."""
+        if not self.n_obs:
+            raise ValueError(f"{self.where} has no cells.")
+        if not len(self.names):
+            raise ValueError(f"{self.where} has no genes.")
+        is_boolean = np.issubdtype(matrix.dtype, np.bool_)
+        if not is_boolean and not np.issubdtype(matrix.dtype, np.number):
+            raise TypeError(
+                f"{self.where} holds {matrix.dtype} values instead of numbers."
+            )
 
     def take(self, cells: np.ndarray | slice) -> Block:
         """Read a range of cells, or cells by position, in any order and with repeats; normalize them."""
@@ -222,20 +203,19 @@ class CellMatrix:
         if self._cells is not None:
             cells = self._cells[cells]
         if self.in_memory:
-            found = self._matrix[cells]
-            found = found if sp.issparse(found) else _usable(found, self.where)
+            block = self._matrix[cells]
+            if not sp.issparse(block):
+                block = _usable(block, self.where)
+        elif isinstance(cells, slice):
+            block = self._read(cells)
         else:
-            found = (
-                self._read(cells)
-                if isinstance(cells, slice)
-                else self._read_scattered(cells)
-            )
+            block = self._read_scattered(cells)
         if self._genes is not None:
-            found = found[:, self._genes]
-        if sp.issparse(found) and not found.has_canonical_format:
+            block = block[:, self._genes]
+        if sp.issparse(block) and not block.has_canonical_format:
             # Sum duplicate entries. Selected rows are a copy, so the user's matrix is not changed.
-            found.sum_duplicates()
-        return found
+            block.sum_duplicates()
+        return block
 
     @property
     def var(self) -> pd.DataFrame:
@@ -244,11 +224,10 @@ class CellMatrix:
 
     def with_columns(self, columns: np.ndarray) -> CellMatrix:
         """The same cells with some of the columns, by position."""
-        chosen = copy(self)
-        chosen.names = self.names[columns]
-        chosen._genes = columns if self._genes is None else self._genes[columns]
-        chosen._cells = np.arange(self.n_obs) if self._cells is None else self._cells
-        return chosen
+        matrix = copy(self)
+        matrix.names = self.names[columns]
+        matrix._genes = columns if self._genes is None else self._genes[columns]
+        return matrix
 
     def load(self) -> CellMatrix:
         """The same rows in memory, as a sparse matrix."""
@@ -264,42 +243,72 @@ class CellMatrix:
 
     def _read_scattered(self, cells: np.ndarray) -> Block:
         """Read cells in the order of the file, each once."""
-        once, back = np.unique(cells, return_inverse=True)
+        positions, back = np.unique(cells, return_inverse=True)
         if self._in_hdf5:
-            return self._read(once)[back]
-        if not len(once):
+            return self._read(positions)[back]
+        if not len(positions):
             return self._read(slice(0, 0))
-        parts, start = [], 0
-        while start < len(once):
-            stop = int(np.searchsorted(once, once[start] + BLOCK))
-            gaps = np.flatnonzero(np.diff(once[start:stop]) > _GAP)
-            stop = start + int(gaps[0]) + 1 if len(gaps) else stop
-            first = int(once[start])
-            rows = self._read(slice(first, int(once[stop - 1]) + 1))
-            parts.append(rows[once[start:stop] - first])
-            start = stop
-        joined = (
-            sp.vstack(parts, "csr") if sp.issparse(parts[0]) else np.concatenate(parts)
-        )
-        return joined[back]
+        # A group has neighbours within _GAP, and spans at most BLOCK cells.
+        groups = []
+        for group in np.split(positions, np.flatnonzero(np.diff(positions) > _GAP) + 1):
+            n_blocks = (group - group[0]) // BLOCK
+            groups += np.split(group, np.flatnonzero(np.diff(n_blocks)) + 1)
+        blocks = []
+        for group in groups:
+            rows = self._read(slice(int(group[0]), int(group[-1]) + 1))
+            blocks.append(rows[group - group[0]])
+        if sp.issparse(blocks[0]):
+            return sp.vstack(blocks, "csr")[back]
+        return np.concatenate(blocks)[back]
 
     def _read(self, rows: slice | np.ndarray) -> Block:
         """Read rows that are not in memory: a dense array, or a CSR matrix."""
         try:
-            found = _computed(self._matrix[rows])
-        # What a damaged file raises depends on its format and compression.
+            block = _computed(self._matrix[rows])
+        # The type of the error depends on the file's format and compression.
         except Exception as error:
             raise OSError(
                 f"{self.where} cannot be read from its file ({first_line(error)}), damaged or closed: "
                 f"{explain_hdf5(error)}."
             ) from error
-        found = _usable(found, self.where)
-        return found.tocsr() if sp.issparse(found) else found
+        block = _usable(block, self.where)
+        return block.tocsr() if sp.issparse(block) else block
 
     def blocks(self, size: int) -> Iterator[tuple[int, Block]]:
         """Read all cells in order: the position of a block's first cell, and the block."""
-        for start in range(0, self.n_obs, size):
-            yield start, self.take(slice(start, min(start + size, self.n_obs)))
+        for offset in range(0, self.n_obs, size):
+            yield offset, self.take(slice(offset, min(offset + size, self.n_obs)))
+
+
+def _layer(adata: AnnData, layer: str, name: str) -> Any:
+    if layer in adata.layers:
+        return adata.layers[layer]
+    layers = [key for key in adata.layers if key is not None]
+    raise KeyError(f"{name} has no layer {layer!r}{only_known(layer, layers)}")
+
+
+def _x(adata: AnnData, name: str) -> Any:
+    try:
+        matrix = adata.X
+    except KeyError:  # of a file without X
+        matrix = None
+    if matrix is None:
+        raise ValueError(
+            f"{name}.X is empty (None); name the matrix to use with layer= or use_raw=True."
+        )
+    return matrix
+
+
+def _readable_by_rows(matrix: Any, where: str) -> Any:
+    """Convert a CSC matrix, whose rows are scattered, once instead of at every block."""
+    is_csc = getattr(getattr(matrix, "_meta", matrix), "format", None) == "csc"
+    if is_csc:
+        matrix = _computed(matrix)
+        if not sp.issparse(matrix):
+            matrix = matrix.to_memory()
+    if sp.issparse(matrix):
+        matrix = _usable(matrix, where)
+    return matrix.tocsr() if is_csc else matrix
 
 
 def _computed(rows: Any) -> Any:
@@ -349,11 +358,12 @@ def check_varies(matrix: CellMatrix) -> None:
     """
     if matrix.n_obs < 2:
         return
-    first: np.ndarray | None = None
+    reference: np.ndarray | None = None
     for _, block in matrix.blocks(_FEW_CELLS):
         dense = block.toarray() if sp.issparse(block) else block
-        first = dense[:1] if first is None else first
-        if not (dense == first).all():
+        if reference is None:
+            reference = dense[:1]
+        if not (dense == reference).all():
             return
     raise ValueError(
         f"{matrix.where} is the same in every cell, so nothing can be learnt from it: go back to data that vary, or, "
@@ -361,14 +371,14 @@ def check_varies(matrix: CellMatrix) -> None:
     )
 
 
-def check_unique(names: pd.Index, what: str, remedy: str) -> None:
+def check_unique(names: pd.Index, description: str, remedy: str) -> None:
     """Refuse names that occur twice.
 
     Parameters
     ----------
     names
         The names.
-    what
+    description
         What they are, such as ``"obs_names"``.
     remedy
         Call that makes them unique.
@@ -379,9 +389,9 @@ def check_unique(names: pd.Index, what: str, remedy: str) -> None:
         If names occur twice; the message has two of them and the remedy.
     """
     if not names.is_unique:
-        twice = [str(name) for name in names[names.duplicated()].unique()]
+        duplicates = [str(name) for name in names[names.duplicated()].unique()]
         raise ValueError(
-            f"{what} are not unique ({list_names(twice, 2)}): call {remedy} first."
+            f"{description} are not unique ({list_names(duplicates, 2)}): call {remedy} first."
         )
 
 
