@@ -193,15 +193,7 @@ def annotate_file(
             f"Give either layer or {parameter('use_raw', True)}, not both."
         )
     source = os.fspath(path)
-    target = Path(output)
-    if target.suffix not in (".h5ad", ".zarr"):
-        raise ValueError(f"output must end in .h5ad or .zarr, not {target.name!r}.")
-    is_remote = "://" in source
-    if not is_remote and target.resolve() == Path(source).resolve():
-        raise ValueError(
-            "output is the query itself, which is not changed: give another path."
-        )
-    check_output(target, overwrite=overwrite)
+    target = _check_target(output, source, overwrite=overwrite)
     if not isinstance(model, TOSICA):
         model = TOSICA.load(os.fspath(model))
     if probabilities:
@@ -210,7 +202,7 @@ def annotate_file(
         source, layer=layer, use_raw=use_raw, default_layer=model.modalities[0].layer
     )
     plan = Plan(
-        path=source if is_remote else str(Path(source).resolve()),
+        path=_absolute(source),
         n_obs=store.n_obs,
         query=store.digest(),
         model=model.fingerprint,
@@ -247,6 +239,26 @@ def annotate_file(
         format_thousands(plan.n_obs),
         target,
     )
+
+
+def _absolute(source: str) -> str:
+    """Absolute path of a file on this machine; an address of another one as it is."""
+    return source if "://" in source else str(Path(source).resolve())
+
+
+def _check_target(
+    output: str | os.PathLike[str], source: str, *, overwrite: bool
+) -> Path:
+    """Check that the output can be written, and is not the query."""
+    target = Path(output)
+    if target.suffix not in (".h5ad", ".zarr"):
+        raise ValueError(f"output must end in .h5ad or .zarr, not {target.name!r}.")
+    if str(target.resolve()) == _absolute(source):
+        raise ValueError(
+            "output is the query itself, which is not changed: give another path."
+        )
+    check_output(target, overwrite=overwrite)
+    return target
 
 
 def _annotate_parts(
