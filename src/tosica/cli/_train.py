@@ -27,6 +27,8 @@ from tosica.cli._session import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from anndata import AnnData
+
     from tosica.cli._session import Session
     from tosica.model import TOSICA
 
@@ -120,9 +122,7 @@ def train(
     with progress(None, f"reading {reference}"):
         adata = read_cells(reference, seurat=seurat, genome=genome)
     if use_raw:
-        if adata.raw is None:
-            raise ValueError(f"{reference!r} has no raw: leave --use-raw out.")
-        adata = adata.raw.to_adata()
+        adata = _take_raw(adata, reference)
     tosica.settings.seed = seed
     collections = list(gene_sets) or [_DEFAULT]
     mask_options = {
@@ -167,6 +167,13 @@ def train(
         **_describe(model),
     }
     session.show(summary, f"wrote the model to {output}{_accuracy(model)}")
+
+
+def _take_raw(adata: AnnData, reference: str) -> AnnData:
+    """Take the cells of ``.raw``."""
+    if adata.raw is None:
+        raise ValueError(f"{reference!r} has no raw: leave --use-raw out.")
+    return adata.raw.to_adata()
 
 
 def _describe(model: TOSICA) -> dict[str, Any]:

@@ -217,13 +217,7 @@ def rank_gene_sets(
     >>> sc.get.rank_genes_groups_df(adata, None, key="rank_gene_sets").shape
     (20, 6)
     """
-    methods = _METHODS_OF_CELLS if sample_key is None else _METHODS_OF_SAMPLES
-    method = method or methods[0]
-    if method not in methods:
-        use = "without" if sample_key is None else "with"
-        raise ValueError(
-            f"method {method!r} cannot be used {use} sample_key: use one of {list_names(methods)}."
-        )
+    method = _check_method(method, sample_key)
     values, gene_sets = read_attention(adata, key)
     samples = None
     if sample_key is not None:
@@ -267,6 +261,19 @@ def rank_gene_sets(
     )
     _log_tests_without_evidence(adata, comparison, tables, key)
     return result if copy else None
+
+
+def _check_method(method: Method | None, sample_key: str | None) -> Method:
+    """Choose the default test, or check that the test fits cells or samples."""
+    methods = _METHODS_OF_CELLS if sample_key is None else _METHODS_OF_SAMPLES
+    if method is None:
+        return methods[0]
+    if method not in methods:
+        use = "without" if sample_key is None else "with"
+        raise ValueError(
+            f"method {method!r} cannot be used {use} sample_key: use one of {list_names(methods)}."
+        )
+    return method
 
 
 def _log_tests_without_evidence(
