@@ -21,6 +21,7 @@ from anndata import AnnData
 
 import tosica
 from tosica import cli
+from tosica._text import parameter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,6 +80,13 @@ def with_dots(node: ast.AST) -> str:
         return node.value
     if isinstance(node, ast.JoinedStr):
         return "".join(map(with_dots, node.values))
+    if isinstance(node, ast.FormattedValue) and isinstance(node.value, ast.Call):
+        # In Python, as the page shows it.
+        function = ast.unparse(node.value.func)
+        if function == "parameter" and all(
+            isinstance(argument, ast.Constant) for argument in node.value.args
+        ):
+            return parameter(*(argument.value for argument in node.value.args))
     return VARYING
 
 

@@ -148,7 +148,6 @@ def test_there_are_no_import_cycles(folder: Path) -> None:
 TYPED = {"adata", "cells", "labels", "mask", "model", "module", "obs", "state"}
 # Still to be annotated.
 UNTYPED = {
-    "tl/_attribute.py:__init__(adata)",
     "data/_matrix.py:__getitem__(cells)",
     "_obs.py:one_column(obs)",
     "ondisk/_parts.py:_write_columns(obs)",

@@ -18,7 +18,7 @@ from sklearn.metrics import log_loss
 import tosica
 from tosica import TOSICA
 from tosica.model import _phases
-from tosica.model._phases import PHASES, default_epochs
+from tosica.model._phases import PHASES, default_epochs, fit_network, refit
 from tosica.model._plan import TrainingPlan, TrainingPlanConfig
 from tosica.model._reference import ReferenceData
 
@@ -424,7 +424,10 @@ def test_held_out_cells_choose_the_share_of_the_network(
         damages["doubt of the branch"] = lambda: np.add(line, noise, line)
         damages.get(poor, int)()
 
-    monkeypatch.setattr(TOSICA, "_training_phases", (*PHASES[:6], damage, *PHASES[6:9]))
+    trained = PHASES.index(fit_network) + 1
+    refitted = PHASES.index(refit)
+    phases = (*PHASES[:trained], damage, *PHASES[trained:refitted])
+    monkeypatch.setattr(TOSICA, "_training_phases", phases)
     model = train(toy, max_epochs=10, train_size=0.5)
     assert model.module.temperature.item() == pytest.approx(1 + weight, rel=0.3)
     assert (poor == "linear branch") == (

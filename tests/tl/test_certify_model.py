@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import tosica
-
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "certify_model.py"
 SHARES = [
     "held_out_accuracy",
@@ -74,18 +72,3 @@ def test_a_second_certificate_replaces_the_first(script, tmp_path):
         script.write_certificate(script.pd.Series({"accuracy": value}), card)
     assert card.read_text().count("## Certificate") == 1
     assert "| accuracy | 0.75 |" in card.read_text()
-
-
-def test_a_file_with_a_certificate_of_an_earlier_version_can_be_loaded(
-    model, tmp_path, monkeypatch
-):
-    from tosica.model import _save_load
-
-    describe = _save_load._describe_training
-    monkeypatch.setattr(
-        _save_load,
-        "_describe_training",
-        lambda training: describe(training) | {"certificate": {"accuracy": 0.5}},
-    )
-    model.save(tmp_path / "model")
-    assert tosica.TOSICA.load(tmp_path / "model").labels == model.labels

@@ -37,12 +37,15 @@ def check_cells(path: str, **columns: str | None) -> None:
         return
     import h5py
 
+    names = None
     with suppress(OSError), h5py.File(path) as file:
         obs = file.get("obs")
         # A MuData cannot be read here, and old files have a table in place of a group.
         if "mod" in file or not isinstance(obs, h5py.Group):
             return
         names = [name for name in obs if name != "_index"]
+    if names is None:
+        return
     for argument, column in columns.items():
         if column is not None and column not in names:
             raise KeyError(

@@ -24,7 +24,6 @@ from tosica.data._align import find_genes
 from tosica.data._kinds import MODALITY_KINDS, ModalityKind, ModalityScale
 from tosica.data._matrix import (
     BLOCK,
-    Block,
     CellMatrix,
     ExpressionSource,
     check_unique,
@@ -41,6 +40,8 @@ from tosica.data._mudata import (
     resolve_modalities,
 )
 from tosica.data._normalize import (
+    TARGET_SUM,
+    Block,
     CenteredLogRatio,
     LogNormalization,
     ModalitySlice,
@@ -49,7 +50,6 @@ from tosica.data._normalize import (
 from tosica.data._query import AlignedCells, CellBatch, EmptyCellsWarning
 from tosica.data._reference_scale import Scale
 from tosica.data._scale import (
-    TARGET_SUM,
     are_factor_codes,
     checked_blocks,
     describe_unscaled,

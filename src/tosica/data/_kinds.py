@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from tosica.data._matrix import Block, CellMatrix
-    from tosica.data._normalize import Normalization
+    from tosica.data._matrix import CellMatrix
+    from tosica.data._normalize import Block, Normalization
 
 # A chromosome or contig and two positions: chr1:100-200, chr1-100-200, chr1_100_200.
 _PEAK = r"[\w.]+[:_-]\d+[-_]\d+"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
@@ -18,17 +18,15 @@ from anndata import AnnData
 
 from tosica._checks import ANNDATA
 from tosica._files import explain_hdf5
-from tosica._text import first_line, list_names, only_known
+from tosica._text import first_line, list_names, only_known, parameter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mudata import MuData
 
-    from tosica.data._normalize import Normalization
+    from tosica.data._normalize import Block, Normalization
 
-# A CSR matrix or a dense array; scipy's matrices have no types that a checker could use.
-Block: TypeAlias = Any
 # Cells that are read at a time: enough for reads from disk to be fast, few enough for memory.
 BLOCK = 4096
 # Cells differ within the first few as a rule, so that few are read.
@@ -136,7 +134,9 @@ class CellMatrix:
     ) -> None:
         ANNDATA.check(name, adata)
         if layer is not None and use_raw:
-            raise ValueError("Give either layer or use_raw=True, not both.")
+            raise ValueError(
+                f"Give either layer or {parameter('use_raw', True)}, not both."
+            )
         self.adata = adata
         self.name = name
         self.n_obs: int = adata.n_obs
@@ -146,7 +146,9 @@ class CellMatrix:
         variables = adata
         if use_raw:
             if adata.raw is None:
-                raise ValueError(f"use_raw=True was given, but {name}.raw is None.")
+                raise ValueError(
+                    f"{parameter('use_raw', True)} was given, but {name}.raw is None."
+                )
             self.where = f"{name}.raw.X"
             matrix = parent.raw.X
             variables = adata.raw
@@ -294,7 +296,8 @@ def _x(adata: AnnData, name: str) -> Any:
         matrix = None
     if matrix is None:
         raise ValueError(
-            f"{name}.X is empty (None); name the matrix to use with layer= or use_raw=True."
+            f"{name}.X is empty (None); name the matrix to use with {parameter('layer')} or "
+            f"{parameter('use_raw', True)}."
         )
     return matrix
 

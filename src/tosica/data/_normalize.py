@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
 
 from tosica._text import format_thousands
-from tosica.data._scale import TARGET_SUM, cell_totals
 
-if TYPE_CHECKING:
-    from tosica.data._matrix import Block
+# A CSR matrix or a dense array; scipy's matrices have no types that a checker could use.
+Block: TypeAlias = Any
+TARGET_SUM = 1e4
 
 
 class Normalization(ABC):
@@ -103,3 +103,10 @@ class ModalitySlice(NamedTuple):
 
     start: int
     stop: int
+
+
+def cell_totals(counts: Block, columns: np.ndarray | None = None) -> np.ndarray:
+    """Sum each cell over some columns, bool ``(n_vars,)``, by default over all, ``(n_cells,)``."""
+    if columns is None:
+        return np.asarray(counts.sum(1, dtype=np.float64)).ravel()
+    return np.asarray(counts @ columns.astype(np.float64)).ravel()

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from tosica.data._align import FoundGenes
     from tosica.data._kinds import ModalityKind
-    from tosica.data._matrix import Block, CellMatrix
+    from tosica.data._matrix import CellMatrix
+    from tosica.data._normalize import Block
 
 # Share of the model's genes that a query must have.
 _REFUSE_BELOW = 0.5

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tosica._settings import logger, warn_user
-from tosica.data._normalize import LogNormalization
+from tosica.data._normalize import LogNormalization, cell_totals
 from tosica.data._reference_scale import FRACTIONAL
 from tosica.data._scale import (
     SAME_TOTAL,
     DetectedScale,
-    cell_totals,
     detect,
     scale_error,
     totals_equal,
@@ -20,7 +19,8 @@ from tosica.data._scale import (
 )
 
 if TYPE_CHECKING:
-    from tosica.data._matrix import Block, CellMatrix
+    from tosica.data._matrix import CellMatrix
+    from tosica.data._normalize import Block
     from tosica.data._reference_scale import Scale
 
 # A query with this share of the model's genes has nearly all of the counts in them.

@@ -11,11 +11,10 @@ import scipy.sparse as sp
 from tosica._progress import progress
 from tosica._settings import logger
 from tosica.data._matrix import BLOCK, CellMatrix
+from tosica.data._normalize import TARGET_SUM, cell_totals
 from tosica.data._scale import (
     SAME_TOTAL,
-    TARGET_SUM,
     Kind,
-    cell_totals,
     checked_blocks,
     detect,
     min_nonzero,

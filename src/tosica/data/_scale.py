@@ -17,16 +17,16 @@ import scipy.sparse as sp
 
 from tosica._text import call, parameter
 from tosica.data._matrix import BLOCK, CellMatrix
+from tosica.data._normalize import cell_totals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from anndata import AnnData
 
-    from tosica.data._matrix import Block
+    from tosica.data._normalize import Block
 
 Kind = Literal["counts", "log1p"]
-TARGET_SUM = 1e4
 # A sample has 256 cells, in runs of neighbours from all over the matrix.
 _N_RUNS = 32
 _RUN_LENGTH = 8
@@ -396,13 +396,6 @@ def _apply(function: Callable[[np.ndarray], np.ndarray], block: Block) -> Block:
     changed = block.copy()
     changed.data = function(block.data)
     return changed
-
-
-def cell_totals(counts: Block, columns: np.ndarray | None = None) -> np.ndarray:
-    """Sum each cell over some columns, bool ``(n_vars,)``, by default over all, ``(n_cells,)``."""
-    if columns is None:
-        return np.asarray(counts.sum(1, dtype=np.float64)).ravel()
-    return np.asarray(counts @ columns.astype(np.float64)).ravel()
 
 
 def totals_equal(totals: np.ndarray) -> bool:

@@ -129,7 +129,9 @@ def faithfulness(
     record = read_attribution(adata, key)
     rng = np.random.default_rng(seed)
     groups = read_groups(adata, str(record["groupby"]))
-    codes = pd.Index(record["groups"].astype(str)).get_indexer(groups.categories)
+    codes = pd.Index([str(group) for group in record["groups"]]).get_indexer(
+        groups.categories
+    )
     group_of_cell = codes[groups.codes]
     explained = np.flatnonzero(group_of_cell >= 0)
     rows = np.sort(rng.permutation(explained)[:n_cells])
