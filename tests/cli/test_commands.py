@@ -254,6 +254,18 @@ def test_majority_voting(run, toy_query, model_folder, tmp_path):
     assert set(voted) == {"Heterogeneous"}
 
 
+def test_majority_voting_makes_a_graph_where_there_is_none(
+    run, toy_query, model_folder, tmp_path
+):
+    pytest.importorskip("igraph")
+    assert "neighbors" not in toy_query.uns
+    toy_query.write_h5ad(tmp_path / "q.h5ad")
+    arguments = ["annotate", tmp_path / "q.h5ad", "--model", model_folder]
+    run(*arguments, "--obs-out", tmp_path / "o.csv", "--majority-voting")
+    table = pd.read_csv(tmp_path / "o.csv", index_col=0)
+    assert table["tosica_majority_vote"].notna().all()
+
+
 def test_novelty_lists_the_most_unlike_cluster_first(
     run, toy_query, toy_model, model_folder, tmp_path
 ):

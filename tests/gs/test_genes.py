@@ -96,6 +96,7 @@ def test_kinds(names: list[str], kind: str | None) -> None:
             "like human Ensembl IDs while the model's look like human symbols",
         ),
         ([str(i) for i in range(50)], HUMAN, "tosica.io.from_seurat"),
+        ([name.lower() for name in HUMAN], HUMAN, "adata.var_names.str.upper()"),
         (HUMAN, ["LYZ", "NKG7"], ""),
         (HUMAN, HUMAN + MOUSE, ""),
         ([], HUMAN, ""),

@@ -231,3 +231,39 @@ def test_kinds_are_told_without_the_suffix(tmp_path: Path) -> None:
     (tmp_path / "d").write_bytes(gzip.compress(b"X\n" + bytes(9)))
     kinds = [kind_of(path) for path in sorted(tmp_path.iterdir())]
     assert kinds == ["h5ad", "10x_h5", "table", "rds"]
+
+
+KALLISTO = {
+    "cells_x_genes.mtx": mtx(COUNTS),
+    "cells_x_genes.barcodes.txt": CELLS,
+    "cells_x_genes.genes.txt": IDS,
+}
+
+
+def test_a_gene_without_a_name_keeps_its_identifier(tmp_path: Path) -> None:
+    names = ["CD3E", "", "MS4A1", "NKG7"]
+    write(tmp_path, KALLISTO | {"cells_x_genes.genes.names.txt": names})
+    adata = tosica.io.read_10x(tmp_path)
+    assert adata.var_names.tolist() == ["CD3E", IDS[1], "MS4A1", "NKG7"]
+    np.testing.assert_array_equal(adata.X.toarray(), COUNTS)
+
+
+def test_blank_lines_at_the_end_are_no_genes(tmp_path: Path) -> None:
+    write(tmp_path, KALLISTO | {"cells_x_genes.genes.names.txt": [*GENES, ""]})
+    assert tosica.io.read_10x(tmp_path).var_names.tolist() == GENES
+
+
+def test_tables_of_other_lengths_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, KALLISTO | {"cells_x_genes.genes.names.txt": GENES[1:]})
+    with pytest.raises(ValueError, match="list 4 and 3 genes"):
+        tosica.io.read_10x(tmp_path)
+
+
+def test_commas_between_quotes_are_part_of_a_name(tmp_path: Path) -> None:
+    genes = ["gene_id,gene_name", f'{IDS[0]},"CD3E, epsilon"']
+    genes += [f"{i},{name}" for i, name in zip(IDS[1:], GENES[1:], strict=True)]
+    files = {"count_matrix.mtx": mtx(COUNTS), "all_genes.csv": genes}
+    write(tmp_path, files | {"cell_metadata.csv": ["bc_wells", *CELLS]})
+    adata = tosica.io.read_10x(tmp_path)
+    assert adata.var_names[0] == "CD3E, epsilon"
+    assert adata.obs_names.tolist() == CELLS

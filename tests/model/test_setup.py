@@ -195,6 +195,11 @@ WRONG = {
         ValueError,
         "1 cells have no label (NaN) in adata.obs['kind']",
     ),
+    "labels of one category": (
+        _column("kind", lambda kind: pd.Categorical(["a"] * len(kind))),
+        ValueError,
+        "needs at least two different labels to tell apart; found 'a'.",
+    ),
     "labels equal": (
         _column("kind", lambda _: "a"),
         ValueError,

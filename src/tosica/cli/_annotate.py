@@ -314,12 +314,26 @@ class _Annotation:
             self.model = self.model.adapt(adata, **self.matrix)
         self.model.annotate(adata, **self.options)
         if self.majority_voting:
+            if self.over_clustering is None and "neighbors" not in adata.uns:
+                self._add_neighbors(adata)
             majority_vote(adata, self.over_clustering, self.min_prop, key=self.key)
         if output is not None:
             with progress(None, f"writing {output}"):
                 write_cells(adata, output)
         self.adata = adata
         return adata.obs
+
+    def _add_neighbors(self, adata: AnnData) -> None:
+        """Make the graph of neighbours that cells are clustered by, of what the model attends to."""
+        import scanpy as sc
+
+        use_rep = f"X_{self.key}"
+        logger.info(
+            "annotate: the cells have no graph of neighbours to cluster, so one was made "
+            "of obsm[%r]; --over-clustering names clusters of your own",
+            use_rep,
+        )
+        sc.pp.neighbors(adata, use_rep=use_rep)
 
     def write_report(self, output: Path, page: Path, *, max_cells: int) -> None:
         """Write the page about the annotated copy, or about a sample of its cells."""

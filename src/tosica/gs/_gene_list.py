@@ -366,6 +366,16 @@ def hint_for_mismatch(
         )
     if query_kind is None or reference_kind is None:
         return ""
+    in_capitals = {name.upper() for name in query_list}
+    n_shared_in_capitals = len(in_capitals.intersection(reference_list))
+    is_lower_case = query_kind == "lower-case symbols"
+    if is_lower_case and 2 * n_shared_in_capitals > min(
+        len(query_list), len(reference_list)
+    ):
+        return (
+            f"names in {query} are those of {reference} in lower case: "
+            "adata.var_names = adata.var_names.str.upper()"
+        )
     return (
         f"names in {query} look like {query_kind} while {reference} look like {reference_kind}: translate them "
         "by tosica.gs.map_genes, and use the same species on both sides"

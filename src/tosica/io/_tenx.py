@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import warnings
 from pathlib import Path
@@ -183,11 +184,15 @@ def _read_mtx(path: Path, genome: str | None) -> AnnData:
     barcodes = _read_table(tables["cells"][0], counts.shape)
     # kallisto has names of genes in a file beside that of their identifiers.
     gene_tables = tables["genes"][: 2 if stem == _KALLISTO else 1]
-    features = pd.concat(
-        [_read_table(table, counts.shape) for table in reversed(gene_tables)],
-        axis=1,
-        ignore_index=True,
-    )
+    columns = [_read_table(table, counts.shape) for table in reversed(gene_tables)]
+    lengths = [len(column) for column in columns]
+    if len(set(lengths)) > 1:
+        names = list_names([table.name for table in reversed(gene_tables)])
+        raise ReadError(
+            f"{names} list {' and '.join(map(str, lengths))} genes, so that no name can "
+            "be told from the next: copy all of them again."
+        )
+    features = pd.concat(columns, axis=1, ignore_index=True)
     shape = (len(barcodes), len(features))
     is_cells_by_genes = counts.shape == shape
     if shape[0] == shape[1]:
@@ -259,13 +264,22 @@ def _find_tables(matrix_path: Path, stem: str) -> dict[str, list[Path]]:
 
 def _read_table(path: Path, sizes: tuple[int, int]) -> pd.DataFrame:
     """Read a table of text without its head, which a surplus row is."""
-    sep = "," if ".csv" in path.name else "\t"
+    is_csv = ".csv" in path.name
     with open_text(path) as file:
-        # Names may contain a quote. R puts quotes around whole names.
+        # Between tabs, names may contain a quote; R puts quotes around whole names. A blank
+        # line is a row, or all later names would move up.
         table = pd.read_csv(
-            file, sep=sep, header=None, dtype=str, quoting=3, keep_default_na=False
+            file,
+            sep="," if is_csv else "\t",
+            header=None,
+            dtype=str,
+            quoting=csv.QUOTE_MINIMAL if is_csv else csv.QUOTE_NONE,
+            keep_default_na=False,
+            skip_blank_lines=False,
         )
-    table = table.replace(r'^"(.*)"$', r"\1", regex=True)
+    table = table.fillna("").replace(r'^"(.*)"$', r"\1", regex=True)
+    while len(table) not in sizes and len(table) and not table.iloc[-1].any():
+        table = table.iloc[:-1]
     if len(table) not in sizes and len(table) - 1 in sizes:
         return table.iloc[1:].reset_index(drop=True)
     return table
@@ -277,6 +291,7 @@ def _name(
     """Add names of cells and genes, and split genomes from names of several of them."""
     ids = features[0]
     symbols = features[min(1, features.shape[1] - 1)]
+    symbols = symbols.where(symbols != "", ids)
     n_genes = len(ids) // 3
     spliced_ids = ids[:n_genes]
     alevin_ids = pd.concat([spliced_ids + _UNSPLICED, spliced_ids + _AMBIGUOUS])

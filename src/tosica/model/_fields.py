@@ -325,7 +325,10 @@ class LabelsField(CategoricalObsField):
                 f"{n_missing} cells have no label (NaN) in {where}: leave them out, or give them a name and pass it "
                 "as unlabeled_category."
             )
-        if adata.obs[key].map(pd.api.types.is_list_like).any():
+        labels = adata.obs[key]
+        if isinstance(labels.dtype, pd.CategoricalDtype):
+            labels = labels.cat.categories.to_series()
+        if labels.map(pd.api.types.is_list_like).any():
             raise TypeError(
                 f"{where} holds lists, tuples or tables in place of labels: make them strings."
             )
