@@ -92,6 +92,94 @@ def test_queries_in_every_format(
         assert_same(found, expected)
 
 
+def write_as_0_7(adata, path):
+    """Levels of categories are found by a reference, and the root says nothing."""
+    adata.obs["donor"] = pd.Categorical(["d1", "d2"] * 30)
+    adata.write_h5ad(path)
+    with h5py.File(path, "r+") as file:
+        for name in ("encoding-type", "encoding-version"):
+            del file.attrs[name]
+        obs = file["obs"]
+        obs.attrs["encoding-version"] = "0.1.0"
+        obs.move("donor", "__categories/all")
+        donor = obs["__categories/all"]
+        donor["categories"].attrs["ordered"] = False
+        obs["donor"] = donor["codes"][:]
+        obs["donor"].attrs["categories"] = donor["categories"].ref
+
+
+def write_as_0_6(adata, path):
+    """Tables are compound arrays."""
+    x = sp.csr_matrix(adata.X)
+    with h5py.File(path, "w") as file:
+        matrix = file.create_group("X")
+        matrix.attrs["h5sparse_format"] = "csr"
+        matrix.attrs["h5sparse_shape"] = x.shape
+        for name in ("data", "indices", "indptr"):
+            matrix[name] = getattr(x, name)
+        for name, names in (("obs", adata.obs_names), ("var", adata.var_names)):
+            file[name] = np.array([(n,) for n in names], dtype=[("index", "S20")])
+
+
+def write_nullable(adata, path):
+    """Columns and names as pandas 3 makes them."""
+    adata.obs["donor"] = pd.array(["d1", None] * 30, dtype="string")
+    adata.obs_names = adata.obs_names.astype("string")
+    with ad.settings.override(allow_write_nullable_strings=True):
+        adata.write_h5ad(path)
+
+
+@pytest.mark.parametrize(
+    "write_layout",
+    [write_as_0_7, write_as_0_6, write_nullable],
+    ids=lambda f: f.__name__,
+)
+def test_other_layouts_of_h5ad(
+    write_layout, run, toy_query, model_folder, tmp_path, expected
+):
+    query, output = tmp_path / "query.h5ad", tmp_path / "o.h5ad"
+    write_layout(toy_query, query)
+    assert run("info", query).code == 0
+    assert run("annotate", query, "--model", model_folder, "-o", output).code == 0
+    annotated = ad.read_h5ad(output)
+    labels = "tosica_prediction"
+    assert list(annotated.obs[labels]) == list(expected[labels])
+    if write_layout is write_as_0_7:
+        assert list(annotated.obs["donor"]) == ["d1", "d2"] * 30
+    if write_layout is write_nullable:
+        assert annotated.obs["donor"].isna().sum() == 30
+
+
+def test_stores_that_are_refused_by_name(run, toy_query, model_folder, tmp_path):
+    (tmp_path / "m.zarr" / "mod" / "rna").mkdir(parents=True)
+    toy_query.layers["counts"] = toy_query.X
+    toy_query.write_h5ad(tmp_path / "slash.h5ad")
+    with h5py.File(tmp_path / "slash.h5ad", "r+") as file:
+        file.move("layers/counts", "layers/a/b")
+    for name, words in (
+        ("m.zarr", "m.zarr' is a MuData with 'rna': write one of them"),
+        ("slash.h5ad", "'layers/a/b', a name with a slash"),
+    ):
+        output = tmp_path / "o.h5ad"
+        arguments = ["--model", model_folder, "-o", output]
+        result = run("annotate", tmp_path / name, *arguments)
+        assert words in result.err
+        assert result.err == run("info", tmp_path / name).err
+        assert not output.exists()
+
+
+def test_a_query_without_x(run, toy_query, model_folder, tmp_path):
+    query, output = tmp_path / "query.h5ad", tmp_path / "o.h5ad"
+    toy_query.layers["counts"] = toy_query.X
+    toy_query.X = None
+    toy_query.write_h5ad(query)
+    arguments = ["annotate", query, "--model", model_folder, "-o", output]
+    assert "has no X: pass --layer 'counts'." in run(*arguments).err
+    assert run(*arguments, "--layer", "counts").code == 0
+    assert ad.read_h5ad(output).X is None
+    assert run("info", output).code == 0
+
+
 @pytest.mark.parametrize(
     ("ending", "table_ending"), [(".h5ad", ".tsv"), (".zarr", ".parquet")]
 )

@@ -110,7 +110,8 @@ def read_cells(
         if kind == "table":
             return ad.AnnData(obs=_read_table(path))
         if kind == "h5ad":
-            return ad.read_h5ad(path, backed="r" if backed else None)
+            # Cells without X cannot be brought to memory if they are backed.
+            return ad.read_h5ad(path, backed="r" if backed and _has_x(path) else None)
         if backed:
             # What it needs comes with the extra "atlas", but not with zarr.
             with suppress(ImportError):
@@ -118,6 +119,13 @@ def read_cells(
                 load_annotations(adata)
                 return adata
         return ad.read_zarr(path)
+
+
+def _has_x(path: str) -> bool:
+    import h5py
+
+    with h5py.File(path) as file:
+        return "X" in file
 
 
 def _read_table(path: str) -> pd.DataFrame:
@@ -188,17 +196,13 @@ def write_cells(adata: AnnData, path: Path) -> None:
     OSError
         If they cannot be written; what was there is unchanged.
     """
-    from anndata.io import write_elem
+    from tosica.ondisk import open_for_writing, replacing_store, write_anndata
 
-    from tosica.ondisk import open_for_writing, replacing_store
-
-    # As write_h5ad does: texts of which some are missing can be written in no other way.
-    adata.strings_to_categoricals()
     with (
         replacing_store(path) as temporary,
         open_for_writing(temporary, new=True) as root,
     ):
-        write_elem(root, "/", adata)
+        write_anndata(root, adata)
 
 
 def write_table(table: pd.DataFrame, path: Path) -> None:

@@ -108,6 +108,9 @@ def _decompressor(path: Path) -> Callable[..., Any] | None:
 
 def _kind_of_folder(path: Path) -> str | None:
     names = {member.name for member in path.iterdir()}
+    if (path / "mod").is_dir():
+        modalities = [modality.name for modality in path.glob("mod/[!.]*/")]
+        raise _mudata_error(f"mudata.read_zarr({str(path)!r})", sorted(modalities))
     if path.suffix.lower() == ".zarr" or {".zgroup", "zarr.json"} & names:
         return "zarr"
     if "model.pt" in names:
@@ -165,6 +168,32 @@ def _kind_of_file(path: Path) -> str | None:
     return "table" if is_text else None
 
 
+def _mudata_error(mudata: str, modalities: list[str]) -> _NotReadableError:
+    modality = next(iter(modalities), "rna")
+    return _NotReadableError(
+        f"a MuData with {list_names(modalities)}: write one of them, as by "
+        f"{mudata}[{modality!r}].write_h5ad('{modality}.h5ad'), or annotate it in Python"
+    )
+
+
+def _refuse_slashes(file: h5py.File) -> None:
+    """Refuse names with a slash, which anndata wrote as groups and does not read again."""
+    for slot in ("layers", "obsm", "varm", "obsp", "varp"):
+        # Before 0.7, a slot was a table.
+        elements = file.get(slot)
+        if not isinstance(elements, h5py.Group):
+            continue
+        for name, element in elements.items():
+            # All that anndata writes has attributes, which say how it is encoded.
+            if isinstance(element, h5py.Group) and not element.attrs:
+                key = f"{slot}/{name}"
+                raise _NotReadableError(
+                    f"a file with {'/'.join([key, *list(element)[:1]])!r}, a name with a "
+                    f"slash, which anndata cannot read: move it to uns, as by "
+                    f"h5py.File({file.filename!r}, 'r+').move({key!r}, 'uns/{name}')"
+                )
+
+
 def _kind_of_hdf5(path: Path) -> str:
     try:
         with h5py.File(path) as file:
@@ -172,13 +201,9 @@ def _kind_of_hdf5(path: Path) -> str:
             if {"assays", "cell.names"} <= members.keys():
                 return "h5seurat"
             if "mod" in members:
-                modality = next(iter(members["mod"]), "rna")
-                raise _NotReadableError(
-                    f"a MuData with {list_names(list(members['mod']))}: write one of "
-                    f"them, as by mudata.read({str(path)!r})[{modality!r}]"
-                    f".write_h5ad('{modality}.h5ad'), or annotate it in Python"
-                )
+                raise _mudata_error(f"mudata.read({str(path)!r})", list(members["mod"]))
             if members.keys() & {"obs", "var", "X"}:
+                _refuse_slashes(file)
                 return "h5ad"
             if "row_attrs" in members:
                 raise _NotReadableError(

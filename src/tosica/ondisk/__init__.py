@@ -18,4 +18,5 @@ from tosica.ondisk._store import (
     open_for_writing,
     open_store,
     replacing_store,
+    write_anndata,
 )

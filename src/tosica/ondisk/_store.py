@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anndata as ad
 import h5py
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ from anndata import AnnData
 from anndata.io import read_elem, sparse_dataset, write_elem
 
 from tosica._files import as_os_error, sync, temporary_folder
-from tosica._text import only_known
+from tosica._text import listed, only_known, parameter
 from tosica.data import sample_positions
 
 if TYPE_CHECKING:
@@ -84,17 +85,23 @@ class Store:
         self, layer: str | None, use_raw: bool, default_layer: str | None
     ) -> str:
         """Key of the matrix in the file."""
+        layers = list(self.root.get("layers", []))
+        if layer is None and default_layer in layers and not use_raw:
+            layer = default_layer
         if use_raw:
             key = "raw/X"
             description = "raw/X."
+        elif layer is not None:
+            key = f"layers/{layer}"
+            description = f"layer {layer!r}{only_known(layer, layers)}"
         else:
-            layers = list(self.root.get("layers", []))
-            if layer is None and default_layer in layers:
-                layer = default_layer
-            key = "X" if layer is None else f"layers/{layer}"
+            key = "X"
+            matrices = [parameter("layer", name) for name in layers]
+            if "raw/X" in self.root:
+                matrices.append(parameter("use_raw", True))
             description = "X."
-            if layer is not None:
-                description = f"layer {layer!r}{only_known(layer, layers)}"
+            if matrices:
+                description = f"X: pass {listed(matrices, last=' or ')}."
         if key not in self.root:
             raise KeyError(f"{self.path!r} has no {description}")
         return key
@@ -199,8 +206,12 @@ def open_store(path: str) -> Any:
     is_file = Path(path).is_file()
     zarr = None if is_file else _import_zarr(path)
     try:
-        return h5py.File(path, "r") if zarr is None else zarr.open_group(path, mode="r")
-    except ImportError:
+        root = h5py.File(path, "r") if zarr is None else zarr.open_group(path, mode="r")
+        # Before 0.8, anndata wrote tables and categories in several other ways.
+        if {"obs", "var"} <= set(root) and "encoding-type" not in root.attrs:
+            root = _in_present_layout(root)
+        return root
+    except (ImportError, MemoryError):
         raise
     # Zarr raises many types of errors for folders that are no Zarr stores.
     except Exception as error:
@@ -208,6 +219,18 @@ def open_store(path: str) -> Any:
         raise ValueError(
             f"{path!r} is no {description} ({error}): pass an .h5ad file or a Zarr store."
         ) from error
+
+
+def _in_present_layout(root: Any) -> h5py.File:
+    """Read cells of an older layout with anndata, and write them to an HDF5 file in memory."""
+    if isinstance(root, h5py.File):
+        adata = ad.read_h5ad(root.filename)
+        root.close()
+    else:
+        adata = ad.read_zarr(root)
+    file = h5py.File("cells", "w", driver="core", backing_store=False)
+    write_anndata(file, adata)
+    return file
 
 
 def _import_zarr(path: str | Path) -> Any:
@@ -247,12 +270,14 @@ def replacing_store(path: Path) -> Iterator[Path]:
 @contextmanager
 def open_for_writing(path: Path, *, new: bool = False) -> Iterator[Any]:
     """Open an ``.h5ad`` file or a Zarr store to change it; afterwards the store's metadata are consolidated."""
+    # A query with nullable strings was written with this setting, too.
+    nullable_strings = ad.settings.override(allow_write_nullable_strings=True)
     if path.suffix.lower() == ".h5ad":
-        with h5py.File(path, "w" if new else "a") as file:
+        with nullable_strings, h5py.File(path, "w" if new else "a") as file:
             yield file
         return
     zarr = _import_zarr(path)
-    with warnings.catch_warnings():
+    with nullable_strings, warnings.catch_warnings():
         # Zarr warns at each call about names, strings and consolidation.
         warnings.simplefilter("ignore")
         if new:
@@ -261,6 +286,16 @@ def open_for_writing(path: Path, *, new: bool = False) -> Iterator[Any]:
             group = zarr.open_group(path, mode="r+", use_consolidated=False)
         yield group
         zarr.consolidate_metadata(path)
+
+
+def write_anndata(root: Any, adata: AnnData) -> None:
+    """Write all of a query to an empty file or store, as ``write_h5ad`` does."""
+    # Texts of which some are missing can be written in no other way.
+    adata.strings_to_categoricals()
+    write_elem(root, "/", adata)
+    # A raw that is None is written, too, and is not read again as None with backed=True.
+    if adata.raw is None and "raw" in root:
+        del root["raw"]
 
 
 def copy_store(store: Store, path: Path, *, matrices: bool) -> None:

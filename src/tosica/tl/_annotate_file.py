@@ -120,7 +120,8 @@ def annotate_file(
     ----------
     path
         The query: an ``.h5ad`` file, a folder with a Zarr store, or the address of a Zarr store,
-        such as ``s3://…``. Its matrix is dense or sparse by cells (CSR).
+        such as ``s3://…``. Its matrix is dense or sparse by cells (CSR). A file of anndata before
+        0.8 is read as a whole.
     model
         The model, the folder that it was saved to, or ``"blood"``.
     output
