@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from _cells import GENES, write_10x_mtx
 
 import tosica
-from tosica import _demo, cli
+from tosica import _demo, cli, ondisk
 from tosica.cli._files import read_cells
 from tosica.model import _self_training
 from tosica.tl import annotate_file
@@ -140,7 +140,11 @@ def test_other_layouts_of_h5ad(
     query, output = tmp_path / "query.h5ad", tmp_path / "o.h5ad"
     write_layout(toy_query, query)
     assert run("info", query).code == 0
+    # Another file in memory may be open.
+    stores = [ondisk.open_store(str(query)) for _ in range(2)]
     assert run("annotate", query, "--model", model_folder, "-o", output).code == 0
+    for store in stores:
+        store.close()
     annotated = ad.read_h5ad(output)
     labels = "tosica_prediction"
     assert list(annotated.obs[labels]) == list(expected[labels])

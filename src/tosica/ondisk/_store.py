@@ -9,6 +9,7 @@ import warnings
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import anndata as ad
 import h5py
@@ -223,12 +224,15 @@ def open_store(path: str) -> Any:
 
 def _in_present_layout(root: Any) -> h5py.File:
     """Read cells of an older layout with anndata, and write them to an HDF5 file in memory."""
-    if isinstance(root, h5py.File):
-        adata = ad.read_h5ad(root.filename)
-        root.close()
-    else:
-        adata = ad.read_zarr(root)
-    file = h5py.File("cells", "w", driver="core", backing_store=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ad.OldFormatWarning)
+        if isinstance(root, h5py.File):
+            adata = ad.read_h5ad(root.filename)
+            root.close()
+        else:
+            adata = ad.read_zarr(root)
+    # HDF5 refuses a name that another file in memory has.
+    file = h5py.File(uuid4().hex, "w", driver="core", backing_store=False)
     write_anndata(file, adata)
     return file
 
