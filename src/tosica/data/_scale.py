@@ -239,6 +239,8 @@ def sample_positions(n_obs: int) -> np.ndarray:
 
 def _detect_cells(cells: sp.csr_matrix, where: str) -> DetectedScale:
     """Tell the scale of cells that express something, in double precision."""
+    if _are_ranks(cells):
+        raise scale_error(where)
     is_whole = _is_whole(cells.data)
     if is_whole.all():
         return DetectedScale("counts", cells, is_whole=True)
@@ -345,6 +347,24 @@ def _has_counts_and_logarithms(cells: sp.csr_matrix, is_whole: np.ndarray) -> bo
     if not are_counts.any() or not is_fractional.any():
         return False
     return bool(cells[is_fractional].max() <= _LARGEST_LOG)
+
+
+def _are_ranks(cells: sp.csr_matrix) -> bool:
+    """Whether each cell holds the ranks of its genes, or the same value everywhere.
+
+    Ranks of n genes add up to n (n + 1) / 2, and to (n + 1) / 2 if they are divided by n; ties
+    have their mean.
+    """
+    n_cells, n_genes = cells.shape
+    if n_genes < 2 or cells.nnz < n_cells * n_genes:
+        return False
+    values = cells.toarray()
+    totals = values.sum(1)
+    sum_of_ranks = n_genes * (n_genes + 1) / 2
+    is_rank = np.isclose(totals, sum_of_ranks, rtol=1e-6)
+    is_rank |= np.isclose(totals, sum_of_ranks / n_genes, rtol=1e-6)
+    is_constant = values.min(1) == values.max(1)
+    return bool((is_rank | is_constant).all())
 
 
 def _are_mostly_whole(cells: sp.csr_matrix, is_whole: np.ndarray) -> bool:
