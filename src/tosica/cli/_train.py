@@ -158,14 +158,9 @@ def train(
         model = tosica.TOSICA(adata, max_gene_sets=max_gene_sets)
         model.train(**fit_options)
     model.save(output, overwrite=overwrite)
-    summary = {
-        "model": output,
-        "reference": reference,
-        "seed": seed,
-        "tosica": tosica.__version__,
-        "n_cells": adata.n_obs,
-        **_describe(model),
-    }
+    summary = {"model": output, "reference": reference, "seed": seed}
+    summary |= {"tosica": tosica.__version__, "n_cells": adata.n_obs}
+    summary |= _describe(model)
     session.show(summary, f"wrote the model to {output}{_accuracy(model)}")
 
 

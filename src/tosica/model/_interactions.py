@@ -47,7 +47,7 @@ def find_interactions(state: TrainingState) -> None:
         )
     if not interaction.matters:
         return
-    names = state.model.gene_sets
+    names = state.model.tokens.names
     logger.info(
         "train: %s and %s tell %s together, which no linear branch can learn: the network is trained longer",
         *(names[token] for token in interaction.gene_sets),

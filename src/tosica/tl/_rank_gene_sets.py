@@ -219,9 +219,7 @@ def rank_gene_sets(
     """
     method = _check_method(method, sample_key)
     values, gene_sets = read_attention(adata, key)
-    samples = None
-    if sample_key is not None:
-        samples = read_groups(adata, sample_key, name="sample_key")
+    samples = _read_samples(adata, sample_key)
     comparison = Comparison(
         values,
         read_groups(adata, groupby),
@@ -261,6 +259,13 @@ def rank_gene_sets(
     )
     _log_tests_without_evidence(adata, comparison, tables, key)
     return result if copy else None
+
+
+def _read_samples(adata: AnnData, sample_key: str | None) -> pd.Categorical | None:
+    """Read the sample of each cell, if samples are compared."""
+    if sample_key is None:
+        return None
+    return read_groups(adata, sample_key, name="sample_key")
 
 
 def _check_method(method: Method | None, sample_key: str | None) -> Method:
