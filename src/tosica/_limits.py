@@ -25,6 +25,10 @@ class Limits:
     """Share of a label's cells with a small p-value: three times as many as by chance."""
     missing_genes: float = 0.05
     """Share of the model's genes; at 5 %, 1 to 2 % of the labels change, by the benchmark."""
+    genes_of_cell: int = 200
+    """Fewer genes are those of an empty droplet or debris: what tutorials of scanpy and Seurat keep."""
+    poor_cells: float = 0.5
+    """Share of cells with fewer genes, from which on a matrix is a raw one."""
     batch_signal: float = 0.5
     """Share of the query's common difference from the reference: from here on, most of it is no noise."""
     few_cells: int = 10

@@ -252,3 +252,30 @@ def test_old_symbols_of_a_query():
     # SARS may be SARS1 or SARS2: left out; the first eight genes are missing.
     values[:, [*range(8), 102]] = 0
     np.testing.assert_allclose(got, normalized(values), rtol=1e-6)
+
+
+# ------------------------------------------------------------------ droplets
+
+
+@pytest.mark.parametrize(
+    ("n_droplets", "n_genes", "is_warned_of"),
+    [(30, 12_000, True), (9, 12_000, False), (30, 9_000, False)],
+)
+def test_a_raw_matrix_is_said_with_its_share_of_poor_cells(
+    n_droplets, n_genes, is_warned_of
+):
+    rng = np.random.default_rng(0)
+    cells = sp.random(10, n_genes, 0.05, "csr", rng=rng, data_rvs=lambda n: np.ones(n))
+    droplets = sp.random(
+        n_droplets, n_genes, 0.001, "csr", rng=rng, data_rvs=lambda n: np.ones(n)
+    )
+    names = [f"G{i}" for i in range(n_genes)]
+    adata = query(sp.vstack([cells, droplets]).tocsr(), names)
+    batches = align(adata, pd.Index(names), COUNTS)
+    if not is_warned_of:
+        list(batches)
+        return
+    with pytest.warns(
+        UserWarning, match="75% of the query's cells have fewer than 200"
+    ):
+        list(batches)

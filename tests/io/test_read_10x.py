@@ -150,6 +150,63 @@ def test_one_matrix_of_several_by_its_path(tmp_path: Path) -> None:
     assert tosica.io.read_10x(tmp_path / "b_matrix.mtx.gz").obs_names[0] == "b0"
 
 
+def write_h5(path: Path, **columns: list[str]) -> None:
+    """A matrix as Cell Ranger writes it, with columns of its features beside names."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    counts = sp.csr_matrix(COUNTS.astype(np.int32))
+    features = {"name": GENES, "id": IDS, "feature_type": ["Gene Expression"] * 4}
+    features |= {"genome": ["GRCh38"] * 4} | columns
+    with h5py.File(path, "w") as file:
+        for name, texts in features.items():
+            file[f"matrix/features/{name}"] = np.array(texts, dtype="S")
+        file["matrix/barcodes"] = np.array(CELLS, dtype="S")
+        file["matrix/shape"] = counts.shape[::-1]
+        for name in ("data", "indices", "indptr"):
+            file[f"matrix/{name}"] = getattr(counts, name)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["filtered_feature_bc_matrix.h5", "raw_feature_bc_matrix.h5"],
+        ["GSM1_filtered_feature_bc_matrix.h5", "GSM1_raw_feature_bc_matrix.h5"],
+        ["cell_feature_matrix.h5"],
+        ["raw_feature_bc_matrix.h5"],
+        ["square_008um/filtered_feature_bc_matrix.h5", "web_summary.h5"],
+    ],
+)
+def test_a_folder_with_the_file_only(names: list[str], tmp_path: Path) -> None:
+    for name in names:
+        is_filtered_beside = "raw" in name and len(names) > 1
+        columns = {"name": ["other"] * 4} if is_filtered_beside else {}
+        write_h5(tmp_path / name, **columns)
+    (tmp_path / "molecule_info.h5").write_bytes(b"no HDF5")
+    if "web_summary.h5" in names:
+        _hdf5(tmp_path / "web_summary.h5", "barcodes")
+    (tmp_path / "spatial").mkdir()
+    adata = tosica.io.read_10x(tmp_path)
+    assert adata.var_names.tolist() == GENES
+    np.testing.assert_array_equal(adata.X.toarray(), COUNTS)
+    assert cli.main(["info", str(tmp_path), "-q"]) == 0
+
+
+def test_several_files_of_a_folder_are_named(tmp_path: Path) -> None:
+    for bin_size in ("square_008um", "square_016um"):
+        write_h5(tmp_path / bin_size / "filtered_feature_bc_matrix.h5")
+    words = "2 matrices .'square_008um/filtered_feature_bc_matrix.h5', 'square_016um"
+    with pytest.raises(ValueError, match=words):
+        tosica.io.read_10x(tmp_path)
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_probes_are_told_from_genes(folder: bool, tmp_path: Path) -> None:
+    path = tmp_path / "raw_probe_bc_matrix.h5"
+    probes = [f"{name}|{i:07x}" for i, name in enumerate(GENES)]
+    write_h5(path, name=probes, gene_id=IDS, gene_name=GENES)
+    with pytest.raises(ValueError, match="give the matrix of genes beside it"):
+        tosica.io.read_10x(tmp_path if folder else path)
+
+
 # --------------------------------------------------------------------------- what a file is
 
 

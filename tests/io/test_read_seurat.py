@@ -271,6 +271,29 @@ def test_several_assays(tmp_path, counts, caplog):
         tosica.io.read_seurat(path, assay="SCT")
 
 
+@pytest.mark.parametrize("kind", ["sct", "integrated", "imputed", "version5"])
+def test_measured_genes_are_read_in_place_of_computed_ones(
+    kind, tmp_path, counts, caplog
+):
+    n = 4 if kind == "imputed" else 3
+    computed = r.sparse(counts[:, :n], GENES[:n], CELLS)
+    of, slots, name = "Assay", {"counts": r.empty(), "data": computed}, kind
+    if kind == "sct":
+        of, slots, name = "SCTAssay", {"counts": computed, "data": computed}, "Spatial2"
+    measured = r.assay(r.sparse(counts, GENES, CELLS))
+    if kind == "version5":
+        layer = (counts, np.ones(6, dtype=bool), np.ones(5, dtype=bool))
+        measured = r.assay5({"counts": layer}, CELLS, GENES)
+    assays = {"Spatial": measured, name: r.assay(**slots, of=of)}
+    value = r.seurat(table(), active=name, **assays)
+    path = r.write(tmp_path / "computed.rds", value)
+    adata = tosica.io.read_seurat(path)
+    assert adata.var_names.tolist() == GENES
+    np.testing.assert_array_equal(adata.layers["counts"].toarray(), counts.toarray())
+    assert f"the active assay, {name!r}, was computed from others" in caplog.text
+    assert tosica.io.read_seurat(path, assay=name).var_names.tolist() == GENES[:n]
+
+
 def test_what_an_object_has_besides_is_logged(tmp_path, counts, caplog):
     assays = {
         "SCT": r.assay(r.sparse(counts, GENES, CELLS), of="SCTAssay"),
@@ -279,7 +302,7 @@ def test_what_an_object_has_besides_is_logged(tmp_path, counts, caplog):
     value = r.seurat(
         table(), active="SCT", images={"slice1": r.s4("VisiumV1")}, **assays
     )
-    tosica.io.read_seurat(r.write(tmp_path / "sct.rds", value))
+    tosica.io.read_seurat(r.write(tmp_path / "sct.rds", value), assay="SCT")
     assert (
         "'SCT' holds counts that sctransform corrected, whose logarithm" in caplog.text
     )

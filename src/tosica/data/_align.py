@@ -35,6 +35,7 @@ def find_genes(
     names: pd.Index,
     model_names: pd.Index,
     read_var: Callable[[], pd.DataFrame | None],
+    expressed: np.ndarray | None = None,
     *,
     translate: bool = True,
 ) -> FoundGenes:
@@ -48,6 +49,8 @@ def find_genes(
         The model's genes, ``(n_genes,)``.
     read_var
         Reads the table of the columns, ``None`` if there is none.
+    expressed
+        Which of the model's genes count for whether names alone find too few, by default all.
     translate
         Whether to look for other identifiers and older symbols if names alone find too few.
     """
@@ -58,8 +61,10 @@ def find_genes(
         return FoundGenes(indexer, [], {}, "")
     respelled = match_respelled(names, model_names, indexer[rows], rows)
     indexer[respelled.rows] = respelled.targets
-    n_sufficient = (1 - LIMITS.missing_genes) * len(model_names)
-    if not translate or (indexer >= 0).sum() >= n_sufficient:
+    is_needed = np.ones(len(model_names), bool) if expressed is None else expressed
+    n_sufficient = (1 - LIMITS.missing_genes) * is_needed.sum()
+    n_found = is_needed[indexer[indexer >= 0]].sum()
+    if not translate or n_found >= n_sufficient:
         return FoundGenes(indexer, respelled.ambiguous, {}, "")
     indexer, repeated, summary = _translate(names, model_names, read_var(), indexer)
     return FoundGenes(indexer, respelled.ambiguous, repeated, summary)

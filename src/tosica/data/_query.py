@@ -9,7 +9,7 @@ import scipy.sparse as sp
 
 from tosica._limits import LIMITS
 from tosica._settings import TosicaWarning, query_logger, warn_user
-from tosica._text import list_names, parameter
+from tosica._text import call, list_names, parameter
 from tosica.data._align import find_genes
 from tosica.data._kinds import AntibodyScale
 from tosica.data._matrix import BLOCK, check_unique
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # Share of the model's genes that a query must have.
 _REFUSE_BELOW = 0.5
+# Panels and selections of variable genes have fewer, and so have cells of them.
+_WHOLE_TRANSCRIPTOME = 10_000
 
 S = TypeVar("S", Scale, AntibodyScale)
 
@@ -90,6 +92,9 @@ class AlignedCells(Generic[S]):
     signal
         Variance of each gene's mean between the labels, ``(n_genes,)``. A query that has half of it
         may have fewer than half of the genes.
+    expressed
+        Which genes the reference expresses, bool, ``(n_genes,)``. Of the others, which are zero in
+        all of its cells, a query lacks nothing.
 
     Attributes
     ----------
@@ -97,7 +102,7 @@ class AlignedCells(Generic[S]):
         Position in the model of each column, -1 for those that the model does not have,
         ``(n_vars,)``.
     measured
-        Which of the model's genes the query has, ``(n_genes,)``.
+        Which of the model's genes the query has, ``(n_genes,)``, or the reference does not express.
 
     Raises
     ------
@@ -110,7 +115,8 @@ class AlignedCells(Generic[S]):
     -----
     UserWarning
         If the query has under 95 % of the model's features; in the iteration, if cells are
-        empty or the query seems to be normalized otherwise than the reference.
+        empty, most have so few genes as empty droplets, or the query seems to be normalized
+        otherwise than the reference.
     """
 
     def __init__(
@@ -124,6 +130,7 @@ class AlignedCells(Generic[S]):
         block_size: int = BLOCK,
         sample: CellMatrix | None = None,
         signal: np.ndarray | None = None,
+        expressed: np.ndarray | None = None,
     ) -> None:
         query_name = "the query" if matrix.name == "adata" else matrix.name
         check_unique(
@@ -135,8 +142,10 @@ class AlignedCells(Generic[S]):
         self._matrix = matrix
         self._scale: S = scale
         self._sample = sample
-        self.indexer = _match_genes(kind, matrix, names, signal)
-        self.measured = np.zeros(len(names), dtype=bool)
+        if expressed is None:
+            expressed = np.ones(len(names), dtype=bool)
+        self.indexer = _match_genes(kind, matrix, names, signal, expressed)
+        self.measured = ~expressed
         self.measured[self.indexer[self.indexer >= 0]] = True
         self._batch_size = batch_size
         # Blocks of whole batches, so that only the last batch is short.
@@ -144,6 +153,7 @@ class AlignedCells(Generic[S]):
 
     def __iter__(self) -> Iterator[CellBatch]:
         n_empty = 0
+        n_poor = 0
         columns = self.indexer >= 0
         blocks = self._kind.read_query(
             self._matrix,
@@ -154,6 +164,8 @@ class AlignedCells(Generic[S]):
             sample=self._sample,
         )
         for block_offset, block in blocks:
+            n_genes = np.asarray((block > 0).sum(1))
+            n_poor += int((n_genes < LIMITS.genes_of_cell).sum())
             has_all_columns = block.shape[1] == len(self.indexer)
             indexer = self.indexer if has_all_columns else self.indexer[columns]
             for offset in range(0, block.shape[0], self._batch_size):
@@ -163,6 +175,19 @@ class AlignedCells(Generic[S]):
                 yield CellBatch(block_offset + offset, values)
         if n_empty and self._kind.empty_cells is not None:
             warn_user(EmptyCellsWarning(n_empty, self._kind.empty_cells))
+        is_whole = len(self.indexer) >= _WHOLE_TRANSCRIPTOME
+        if is_whole and n_poor > LIMITS.poor_cells * self._matrix.n_obs:
+            _warn_of_droplets(n_poor / self._matrix.n_obs)
+
+
+def _warn_of_droplets(share: float) -> None:
+    """Say that most cells are none, with what leaves them out."""
+    limit = LIMITS.genes_of_cell
+    cure = call("sc.pp.filter_cells", f"query, min_genes={limit}")
+    warn_user(
+        f"{share:.0%} of the query's cells have fewer than {limit} genes, as empty droplets of a raw matrix have; "
+        f"their labels mean nothing: take the filtered matrix, or leave them out by {cure}."
+    )
 
 
 def _reorder(rows: Block, indexer: np.ndarray, n_genes: int) -> np.ndarray:
@@ -187,6 +212,7 @@ def _match_genes(
     matrix: CellMatrix,
     model_names: pd.Index,
     signal: np.ndarray | None,
+    expressed: np.ndarray,
 ) -> np.ndarray:
     """Find each column of a query among a model's genes.
 
@@ -208,16 +234,22 @@ def _match_genes(
         remedy,
     )
     match = find_genes(
-        names, model_names, lambda: matrix.var, translate=kind.has_gene_sets
+        names,
+        model_names,
+        lambda: matrix.var,
+        expressed,
+        translate=kind.has_gene_sets,
     )
     if match.summary:
         query_logger.info("query: %s", match.summary)
     positions = match.indexer[match.indexer >= 0]
-    share = len(positions) / len(model_names)
+    n_found = int(expressed[positions].sum())
+    n_genes = int(expressed.sum())
+    share = n_found / n_genes
     share_of_signal = share
     if signal is not None:
         share_of_signal = float(signal[np.unique(positions)].sum() / signal.sum())
-    description = f"{len(positions)} of the model's {len(model_names)} {kind.features} ({share:.0%})"
+    description = f"{n_found} of the model's {n_genes} {kind.features} ({share:.0%})"
     query = "The query" if matrix.name == "adata" else f"The query's {matrix.name}"
     if max(share, share_of_signal) < _REFUSE_BELOW:
         kind.check_names(names, matrix.name)
@@ -249,7 +281,10 @@ def _explain_mismatch(
     n_needed = _REFUSE_BELOW * len(model_names)
     if n_matched + len(match.repeated) >= n_needed:
         example = list_names(next(iter(match.repeated.values())), 3)
-        return f"{len(match.repeated)} are under several names ({example}, …), of which none is taken: keep one of each"
+        return (
+            f"{len(match.repeated)} are under several names ({example}, …), of which none is taken: add up the columns "
+            "of each gene, or, if they are probes, take the matrix of genes"
+        )
     if matrix.adata.obs_names.isin(model_names).sum() > n_matched:
         return f"names of its cells are genes: transpose it, as by {matrix.name}.T"
     raw = matrix.adata.raw if matrix.where.startswith("adata") else None

@@ -11,7 +11,7 @@ import pandas as pd
 import scipy.sparse as sp
 
 from tosica._settings import logger
-from tosica._text import list_names
+from tosica._text import list_names, parameter
 from tosica.data import TARGET_SUM, LogNormalization, detect_values
 from tosica.io._errors import ReadError
 from tosica.io._matrices import recover_counts, to_csr, to_float32
@@ -120,29 +120,61 @@ def _log_normalize_in_chunks(counts: sp.csr_matrix) -> sp.csr_matrix:
     return sp.vstack(blocks, format="csr")
 
 
+class StoredAssay(NamedTuple):
+    """What tells whether an assay was measured, or computed from another one."""
+
+    genes: list[str]
+    has_counts: bool
+    is_corrected: bool
+    """Whether its counts are those of sctransform."""
+
+
 def choose_assay(
-    assays: list[str], active: str, assay: str | None, notes: list[str]
+    assays: Mapping[str, StoredAssay], active: str, assay: str | None, notes: list[str]
 ) -> str:
-    """Take the assay that the user asks for, or else the active one."""
+    """Take the assay that the user asks for, or else the active one or what it is derived from."""
     if assay is None:
-        assay = active
+        assay = _find_measured(assays, active)
         inactive = [name for name in assays if name != active]
-        if inactive:
+        if assay != active:
+            logger.warning(
+                "Seurat object: the active assay, %r, was computed from others, so %r "
+                "was read, which has all measured genes; %s takes another",
+                active,
+                assay,
+                parameter("assay"),
+            )
+        elif inactive:
             notes.append(
                 f"the active assay, {active!r}, was read; there are also "
-                f"{list_names(inactive)} (assay=)"
+                f"{list_names(inactive)} ({parameter('assay')})"
             )
     if assay not in assays:
         raise ReadError(
-            f"There is no assay {assay!r}; the object has {list_names(assays)}.",
+            f"There is no assay {assay!r}; the object has {list_names(list(assays))}.",
             KeyError,
         )
-    if assay == "SCT":
+    if assays[assay].is_corrected:
         notes.append(
-            "assay 'SCT' holds counts that sctransform corrected, whose logarithm is on "
-            "another scale; assay='RNA' has the measured ones"
+            f"assay {assay!r} holds counts that sctransform corrected, whose logarithm "
+            f"is on another scale; {parameter('assay', 'RNA')} has the measured ones"
         )
     return assay
+
+
+def _find_measured(assays: Mapping[str, StoredAssay], active: str) -> str:
+    """The largest measured assay that has all genes of the active one, if that was computed."""
+    current = assays.get(active)
+    if current is None or (current.has_counts and not current.is_corrected):
+        return active
+    genes = set(current.genes)
+    sizes = {
+        name: len(stored.genes)
+        for name, stored in assays.items()
+        if not stored.is_corrected and genes <= set(stored.genes)
+        if stored.has_counts or len(stored.genes) > len(genes)
+    }
+    return max(sizes, key=lambda name: sizes[name], default=active)
 
 
 def align_loadings(

@@ -20,6 +20,7 @@ from tosica.io._contents import (
     GRAPHS_NOTE,
     Matrix,
     SeuratContents,
+    StoredAssay,
     align_loadings,
     choose_assay,
     contents_of_conversion,
@@ -153,7 +154,15 @@ def read_h5seurat(
     notes: list[str] = []
     cell_names = decode(file["cell.names"][:])
     active = decode(file.attrs["active.assay"])[0]
-    group = file["assays"][choose_assay(list(file["assays"]), active, assay, notes)]
+    assays = {
+        name: StoredAssay(
+            decode(stored["features"][:]),
+            has_counts="counts" in stored,
+            is_corrected="SCT" in f"{name} {stored.attrs.get('s4class')}".upper(),
+        )
+        for name, stored in file["assays"].items()
+    }
+    group = file["assays"][choose_assay(assays, active, assay, notes)]
     cells = file["meta.data"]
     logicals = dict.fromkeys([*decode(cells.attrs.get("logicals", [])), *logicals])
     obs = repair_columns(

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 KNOWN = (
-    ".h5ad, .zarr, .h5 of 10x Genomics, .rds, .h5Seurat, or a folder with matrix.mtx"
+    ".h5ad, .zarr, .h5 of 10x Genomics, .rds, .h5Seurat, or a folder with "
+    "matrix.mtx or filtered_feature_bc_matrix.h5"
 )
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 # Openers of compressed files, by their first bytes.
@@ -59,7 +60,7 @@ def kind_of(path: str | Path) -> str:
 
     Returns
     -------
-    ``"h5ad"``, ``"h5seurat"``, ``"10x_h5"``, ``"10x_mtx"`` (a folder, or the matrix in it),
+    ``"h5ad"``, ``"h5seurat"``, ``"10x_h5"``, ``"10x_mtx"``, ``"10x_folder"`` (with one of them),
     ``"rds"``, ``"zarr"``, ``"table"`` or ``"model"``.
 
     Raises
@@ -115,20 +116,28 @@ def _kind_of_folder(path: Path) -> str | None:
         return "zarr"
     if "model.pt" in names:
         return "model"
-    return "10x_mtx" if matrices_in(path) else None
+    return "10x_folder" if matrices_in(path) else None
 
 
 def matrices_in(folder: Path) -> list[Path]:
-    """Matrices in a folder, or else in folders in it."""
-    for pattern in ("*.mtx*", "**/*.mtx*"):
+    """Matrices of 10x Genomics in a folder, or else in folders in it."""
+    for depth in ("", "**/"):
         paths = [
             path
-            for path in sorted(folder.glob(pattern))
-            if path.name.endswith((".mtx", ".mtx.gz"))
+            for pattern in ("*.mtx", "*.mtx.gz", "*.h5")
+            for path in sorted(folder.glob(f"{depth}{pattern}"))
+            if path.suffix != ".h5" or _is_10x_h5(path)
         ]
         if paths:
             return paths
     return []
+
+
+def _is_10x_h5(path: Path) -> bool:
+    try:
+        return _kind_of_hdf5(path) == "10x_h5"
+    except _NotReadableError:
+        return False
 
 
 def _kind_of_file(path: Path) -> str | None:

@@ -13,6 +13,7 @@ from tosica._text import list_names
 from tosica.io._contents import (
     GRAPHS_NOTE,
     SeuratContents,
+    StoredAssay,
     align_loadings,
     choose_assay,
 )
@@ -54,7 +55,8 @@ def read_rds(path: Path, *, assay: str | None) -> SeuratContents:
     obs = seurat["meta.data"].table(cell_names)
     assays = seurat["assays"].items()
     active = seurat["active.assay"].strings()[0]
-    name = choose_assay(list(assays), active, assay, notes)
+    described = {key: _describe_assay(value, key) for key, value in assays.items()}
+    name = choose_assay(described, active, assay, notes)
     stored = assays[name]
     if not _ASSAY_CLASSES & set(stored.classes):
         raise ReadError(
@@ -80,6 +82,24 @@ def read_rds(path: Path, *, assay: str | None) -> SeuratContents:
         obsm=obsm,
         varm=varm,
         notes=notes,
+    )
+
+
+def _describe_assay(assay: RObject, name: str) -> StoredAssay:
+    layers = list(assay.items("layers"))
+    genes: list[str] = []
+    if layers:
+        genes = assay["features"].dimnames()[0]
+    for slot in _SLOTS:
+        stored = assay.attributes.get(slot)
+        # Seurat stores an empty matrix for a missing one.
+        if stored is not None and stored.dimnames()[0]:
+            layers.append(slot)
+            genes = stored.dimnames()[0]
+    return StoredAssay(
+        genes,
+        has_counts=any(layer.startswith("counts") for layer in layers),
+        is_corrected="SCT" in f"{name} {assay.classes}".upper(),
     )
 
 

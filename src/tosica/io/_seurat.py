@@ -54,7 +54,8 @@ def read_seurat(
         included) or a SingleCellExperiment; an ``.h5Seurat`` file; or an ``.h5ad`` file that
         SeuratDisk, sceasy, zellkonverter, anndataR or scCustomize wrote.
     assay
-        Assay to read from an ``.rds`` or ``.h5Seurat`` file; by default the active one.
+        Assay to read from an ``.rds`` or ``.h5Seurat`` file; by default the active one. If that was
+        computed, by SCTransform or by integration, it is the assay with all measured genes.
     logicals
         Logical columns of the table of the cells. SeuratDisk writes 1 for TRUE, 0 for FALSE and 2
         for a missing value, which cannot be distinguished from numbers.

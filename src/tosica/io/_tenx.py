@@ -50,12 +50,13 @@ def read_10x(path: str | Path, *, genome: str | None = None) -> AnnData:
 
     The layout is told by what lies in a folder: ``matrix.mtx`` with ``genes.tsv`` or ``features.tsv`` of one to six
     columns (Cell Ranger 2 to 9, Flex, STARsolo), ``cells_x_genes.mtx`` (kallisto|bustools), ``quants_mat.mtx``
-    (alevin-fry), with names that have a prefix (GEO), and any of them compressed or not.
+    (alevin-fry), with names that have a prefix (GEO), and any of them compressed or not; or an ``.h5`` file.
 
     Parameters
     ----------
     path
-        A folder, the matrix in it if it holds several, or an ``.h5`` file of Cell Ranger or CellBender.
+        A folder, the matrix in it if it holds several, or an ``.h5`` file of Cell Ranger, Space Ranger, Xenium or
+        CellBender. Of a filtered and a raw matrix in a folder, the filtered one is read.
     genome
         Genome to take, if there are several.
 
@@ -98,15 +99,16 @@ def read_10x(path: str | Path, *, genome: str | None = None) -> AnnData:
     with explain_damage(path), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Variable names are not unique")
         kind = kind_of(path)
-        if kind == "10x_h5":
-            adata = _read_h5(Path(path), genome)
-        elif kind == "10x_mtx":
-            adata = _read_mtx(Path(path), genome)
-        else:
+        if not kind.startswith("10x"):
             raise ReadError(
                 f"{str(path)!r} is of the kind {kind}, and holds no counts as 10x "
                 "Genomics lays them out."
             )
+        matrix = Path(path)
+        if kind == "10x_folder":
+            matrix = _choose_matrix(matrix, genome)
+        read = _read_h5 if kind_of(matrix) == "10x_h5" else _read_mtx
+        adata = read(matrix, genome)
         adata = _take_genes(adata, genome, path)
         adata.var_names_make_unique()
     return adata
@@ -160,7 +162,13 @@ def _read_h5(path: Path, genome: str | None) -> AnnData:
             if isinstance(member, h5py.Group) and "indptr" in member
         ]
     if "matrix" in groups:
-        return sc.read_10x_h5(path, gex_only=False)
+        adata = sc.read_10x_h5(path, gex_only=False)
+        if "probe_ids" in adata.var:
+            raise ReadError(
+                f"{str(path)!r} counts probes, of which a gene has several: give the "
+                "matrix of genes beside it, such as filtered_feature_bc_matrix.h5."
+            )
+        return adata
     # Before version 3, Cell Ranger gave each genome a group.
     _check_genome(groups, genome, path)
     genome = genome or groups[0]
@@ -172,9 +180,8 @@ def _read_h5(path: Path, genome: str | None) -> AnnData:
 # --------------------------------------------------------------------------- .mtx
 
 
-def _read_mtx(path: Path, genome: str | None) -> AnnData:
+def _read_mtx(matrix_path: Path, genome: str | None) -> AnnData:
     """Read a Matrix Market file with the tables beside it, which tell its orientation."""
-    matrix_path = path if path.is_file() else _choose_matrix(path, genome)
     stem = matrix_path.name.removesuffix(".gz").removesuffix(".mtx")
     with open_text(matrix_path) as file, warnings.catch_warnings():
         # scipy warns that it will return an array, which is taken as well.
@@ -222,16 +229,14 @@ def _choose_matrix(folder: Path, genome: str | None) -> Path:
     for word in (genome, "filtered"):
         if word:
             preferred = [
-                path
-                for path in paths
-                if any(word in name for name in path.parent.parts)
+                path for path in paths if word in path.relative_to(folder).as_posix()
             ]
             paths = preferred or paths
     if len(paths) > 1:
         names = list_names([path.relative_to(folder).as_posix() for path in paths], 4)
         raise ReadError(
             f"{str(folder)!r} holds {len(paths)} matrices ({names}): give the path of "
-            "one. Where each genome has a folder, genome= takes it."
+            f"one. Where each genome has a folder, {parameter('genome')} takes it."
         )
     return paths[0]
 

@@ -95,8 +95,12 @@ class QueryLoader:
             is_cpu = device.type == "cpu"
             batch_size = _BATCH_SIZE_CPU if is_cpu else _BATCH_SIZE_ACCELERATOR
         signal = None
-        if statistics is not None and len(modalities) == 1:
-            signal = statistics.means.astype(np.float64).var(0)
+        expressed: list[np.ndarray] | list[None] = [None] * len(modalities)
+        if statistics is not None:
+            ends = np.cumsum([len(modality.genes) for modality in modalities])
+            expressed = np.split(statistics.means.any(0), ends[:-1])
+            if len(modalities) == 1:
+                signal = statistics.means.astype(np.float64).var(0)
         self._modalities = modalities
         self._device = device
         self._cells: dict[int, AlignedCells] = {}
@@ -118,6 +122,7 @@ class QueryLoader:
                 batch_size=batch_size,
                 sample=None if sample is None else open_matrix(sample),
                 signal=signal,
+                expressed=expressed[position],
             )
         self.modalities: tuple[int, ...] = tuple(self._cells)
         masks = [np.zeros(len(modality.genes), dtype=bool) for modality in modalities]
