@@ -16,6 +16,7 @@ from _cells import GENES, write_10x_mtx
 import tosica
 from tosica import _demo, cli, ondisk
 from tosica.cli._files import read_cells
+from tosica.cli._names import read_names
 from tosica.model import _self_training
 from tosica.tl import annotate_file
 
@@ -326,6 +327,48 @@ def test_options_are_passed_on(run, query, model_folder, tmp_path, toy_model):
     assert summary["n_cells"] == sum(summary["labels"].values()) == 60
     assert summary["model"] == toy_model.fingerprint
     assert 0 < summary["mean_probability"] <= 1
+
+
+@pytest.mark.parametrize("way", ["commas", "several times", "file"])
+def test_labels_that_can_occur(way, run, query, model_folder, tmp_path):
+    names = tmp_path / "types.txt"
+    names.write_text("a\n\nc\n")
+    options = {
+        "commas": ["--labels", "a, c"],
+        "several times": ["--labels", "a", "--labels", "c"],
+        "file": ["--labels", names],
+    }[way]
+    arguments = ["annotate", query, "--model", model_folder, *options, "--json"]
+    result = run(*arguments, "-o", tmp_path / "annotated.h5ad")
+    summary = json.loads(result.out)
+    assert set(summary["labels"]) == {"a", "c"}
+    assert summary["left_out_labels"] == ["b"]
+    annotated = ad.read_h5ad(tmp_path / "annotated.h5ad")
+    assert annotated.uns["tosica"]["left_out_labels"].tolist() == ["b"]
+
+
+def test_names_with_commas():
+    known = ["CD4-positive, alpha-beta T cell", "B cell"]
+    texts = ["B cell,CD4-positive, alpha-beta T cell,NK"]
+    assert read_names(texts, known) == [*known[::-1], "NK"]
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ("a,bb", "the model has no label 'bb', only 'a', 'b', 'c'; did you mean 'b'?"),
+        ("a", "Every cell would get the only label that is named, 'a'"),
+        (",", "There is no label to predict: name two or more with --labels"),
+        ("a,a,b", "The labels to predict are named once each, but 'a' more often."),
+    ],
+)
+def test_wrong_labels_that_can_occur(names, words, run, query, model_folder, tmp_path):
+    table = tmp_path / "labels.csv"
+    arguments = ["annotate", query, "--model", model_folder, "--obs-out", table]
+    result = run(*arguments, "--labels", names)
+    assert result.code == 1
+    assert result.err.startswith(f"tosica: error: {words}")
+    assert not table.exists()
 
 
 def test_majority_voting(run, toy_query, model_folder, tmp_path):

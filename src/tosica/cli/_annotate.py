@@ -11,6 +11,7 @@ from tosica._progress import progress
 from tosica._settings import logger
 from tosica._text import format_thousands, listed
 from tosica.cli._files import CELLS, TABLES, OutputPath, check_cells, check_outputs
+from tosica.cli._names import read_names
 from tosica.cli._report import explain
 from tosica.cli._session import (
     COUNT,
@@ -85,6 +86,12 @@ def _takes_query(function: Any) -> Any:
     type=OutputPath(*TABLES),
     help="Table of the cells, obs: .csv, .tsv or .parquet.",
 )
+@click.option(
+    "--labels",
+    multiple=True,
+    metavar="A,B,…|FILE",
+    help="The only labels that can occur, or a file with one a line.  [default: all of the model]",
+)
 @default_option(
     "--cutoff",
     type=str,
@@ -144,6 +151,7 @@ def annotate(
     session: Session,
     query: str,
     model: str,
+    labels: tuple[str, ...],
     output: Path | None,
     obs_out: Path | None,
     adapted_model: Path | None,
@@ -172,6 +180,8 @@ def annotate(
     from tosica.cli._files import write_table
 
     loaded = tosica.TOSICA.load(model, accelerator=device[0], device=device[1])
+    if labels:
+        loaded = loaded.subset(read_names(labels, loaded._hierarchy.names))
     annotation = _Annotation(session, query, loaded, **options)
     obs = annotation.annotate_in_parts(
         output, obs_out, cells_per_part=cells_per_part, overwrite=overwrite
@@ -367,6 +377,7 @@ class _Annotation:
             "n_cells": len(obs),
             "labels": labels.value_counts(sort=False).to_dict(),
             "mean_probability": float(obs[f"{self.key}_probability"].mean()),
+            "left_out_labels": self.model.training_.left_out_labels,
             "adapted": None if adaptation is None else str(adaptation),
             "model": self.model.fingerprint,
         }

@@ -138,7 +138,8 @@ def evaluate(
     adata = read_cells(annotated, backed=True)
     if model is not None:
         expected = tosica.TOSICA.load(model, accelerator="cpu").fingerprint
-        if adata.uns.get(key, {}).get("model") != expected:
+        record = adata.uns.get(key, {})
+        if expected not in (record.get("model"), record.get("subset_of")):
             raise ValueError(
                 f"{annotated!r} was not annotated by the model in {model!r}, or does not say so under uns[{key!r}]: "
                 "annotate it again, name the other model, or leave --model out."

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,7 +13,7 @@ from scipy.special import ndtri
 from tosica.linear._classifier import MAX_CELLS_CROSS_FIT, cross_fit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
     from numpy.typing import NDArray
@@ -69,6 +69,31 @@ class NoveltyStatistics:
         position_of_code = np.full(n_codes, -1)
         position_of_code[self.labels] = np.arange(len(self.labels))
         return position_of_code[codes]
+
+    def take_labels(self, codes: Sequence[int]) -> Self | None:
+        """Keep some of the labels, and the cells of the reference that are nearest to them.
+
+        Parameters
+        ----------
+        codes
+            Codes of the labels, ascending. In the result, they are numbered from 0.
+
+        Returns
+        -------
+        The statistics; ``None`` if they have none of these labels, or no cell near them.
+        """
+        is_taken = np.isin(self.labels, codes)
+        is_near = is_taken[self.reference_nearest]
+        if not is_near.any():
+            return None
+        position = np.cumsum(is_taken) - 1
+        return replace(
+            self,
+            means=self.means[is_taken],
+            labels=np.searchsorted(codes, self.labels[is_taken]),
+            reference_scores=self.reference_scores[is_near],
+            reference_nearest=position[self.reference_nearest[is_near]],
+        )
 
     def score_cells(
         self,

@@ -13,7 +13,7 @@ from tosica._checks import FilePath, as_names, validate_params
 from tosica._obs import file_columns, read_groups
 from tosica._parallel import thread_map, thread_pool
 from tosica._settings import logger, warn_user
-from tosica._text import format_thousands, list_names, only_known
+from tosica._text import format_thousands, list_names, only_known, parameter
 from tosica.data import ExpressionSource
 from tosica.linear import MAX_CELLS, subsample_by_label
 from tosica.model._calibration import fit_temperatures
@@ -361,17 +361,18 @@ class AdaptationMixin(SetupMixin):
             )
 
     @validate_params()
-    def subset(self, labels: Iterable[str]) -> Self:
+    def subset(self, labels: str | Iterable[str]) -> Self:
         """Make a model of some of the labels: the types that can occur in a tissue.
 
         A probability of the new model is that of the label, given that the cell has one of these
         labels. Everything else is as before. Label sets (:meth:`predict_set`) need
-        :meth:`recalibrate` first.
+        :meth:`recalibrate` first. ``annotate(query, labels=...)`` calls this method.
 
         Parameters
         ----------
         labels
-            Labels to keep, two or more.
+            Labels to keep, two or more. A group of :attr:`label_parents_`, or of the Cell Ontology where
+            labels have terms, stands for all labels below it.
 
         Returns
         -------
@@ -382,9 +383,11 @@ class AdaptationMixin(SetupMixin):
         TypeError
             If ``labels`` is not a list of strings.
         KeyError
-            If the model has no such label.
+            If the model has no such label or group.
         ValueError
-            If there are fewer than two labels, or the model is not trained.
+            If there are fewer than two labels, or a name occurs twice.
+        RuntimeError
+            If the model is not trained.
 
         Examples
         --------
@@ -393,17 +396,41 @@ class AdaptationMixin(SetupMixin):
         >>> model.subset(["CD19+ B", "CD56+ NK"]).predict(query[:3]).tolist()
         ['CD19+ B', 'CD19+ B', 'CD19+ B']
         """
-        names = set(as_names(labels))
-        for name in sorted(names.difference(self.labels)):
-            raise KeyError(
-                f"the model has no label {name!r}{only_known(name, self.labels)}"
-            )
-        if not self.is_trained_ or len(names) < 2:
-            raise ValueError("subset takes two or more labels of a trained model.")
-        codes = [code for code, name in enumerate(self.labels) if name in names]
+        self._check_trained()
+        codes = self._codes_of_names(as_names(labels))
         model = self._with_labels(self._label_table.take(codes))
-        model.training_ = deepcopy(self.training_).take_labels(codes, model.labels)
+        results = deepcopy(self.training_).take_labels(codes, model.labels)
+        is_left_out = np.isin(np.arange(len(self.labels)), codes, invert=True)
+        if is_left_out.any():
+            results.subset_of = results.subset_of or self.fingerprint
+            results.left_out_labels.extend(np.array(self.labels)[is_left_out].tolist())
+        model.training_ = results
         return model
+
+    def _codes_of_names(self, names: list[str]) -> list[int]:
+        """Find the codes of two labels or more by their names, or those of groups above them."""
+        if not names:
+            raise ValueError(
+                f"There is no label to predict: name two or more with {parameter('labels')}."
+            )
+        duplicates = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+        if duplicates:
+            raise ValueError(
+                f"The labels to predict are named once each, but {list_names(duplicates)} more often."
+            )
+        hierarchy = self._hierarchy
+        for name in names:
+            if name not in hierarchy.names:
+                raise KeyError(
+                    f"the model has no label {name!r}{only_known(name, hierarchy.names)}"
+                )
+        rows = [hierarchy.names.index(name) for name in names]
+        codes: list[int] = np.flatnonzero(hierarchy.members[rows].any(axis=0)).tolist()
+        if len(codes) < 2:
+            raise ValueError(
+                f"Every cell would get the only label that is named, {names[0]!r}: name two or more."
+            )
+        return codes
 
     def _extend(self, names: list[str], values: np.ndarray) -> Self:
         """Make a copy of the model with more labels, which no cell gets yet."""

@@ -25,7 +25,7 @@ from tosica.model._annotation_result import (
 from tosica.model._inference import InferenceMixin, Precision
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import numpy as np
     from mudata import MuData
@@ -38,6 +38,7 @@ class AnnotationMixin(InferenceMixin):
 
     if TYPE_CHECKING:
         adapt: Callable[..., Self]
+        subset: Callable[..., Self]
 
     adapted_: Self | None = None
     """The model that the last ``annotate(query, adapt=True)`` made, by which it labelled the query."""
@@ -54,6 +55,7 @@ class AnnotationMixin(InferenceMixin):
         *,
         layer: str | Mapping[str, str] | None = None,
         use_raw: bool = False,
+        labels: str | Iterable[str] | None = None,
         cutoff: Cutoff = DEFAULT_CUTOFF,
         confidence: float = DEFAULT_CONFIDENCE,
         adapt: bool = False,
@@ -87,6 +89,9 @@ class AnnotationMixin(InferenceMixin):
             layer that the reference was set up with, if the query has it, else ``adata.X``.
         use_raw
             Read ``adata.raw`` instead.
+        labels
+            The only labels that can occur here, two or more, or groups of labels, as :meth:`subset` takes them.
+            Probabilities are those of these labels alone. By default all labels of the model.
         cutoff
             Cells whose best label is less probable than this are called "Unknown". The probability
             is calibrated, so cells like those of the reference with a probability of 0.7 are right
@@ -157,7 +162,9 @@ class AnnotationMixin(InferenceMixin):
             has several modalities, also the modality of each gene set (``"modalities"``). If it knows its reference,
             ``"batch_signal"``: which share of what all labels differ by from the reference two samples of the same
             cells would not have, 0 for a query of the reference's batch; :meth:`adapt` learns from others. If the
-            model was adapted, ``"adapted"`` says to how many cells.
+            model was adapted, ``"adapted"`` says to how many cells. If labels were left out by ``labels`` or
+            :meth:`subset`, ``"left_out_labels"`` names them, and ``"subset_of"`` is the fingerprint of the whole
+            model.
         ``adata.uns["tosica_prediction_colors"]``
             The reference's colours of the labels that occur.
 
@@ -165,21 +172,24 @@ class AnnotationMixin(InferenceMixin):
         ------
         TypeError
             If an argument is of the wrong type.
+        KeyError
+            If the model has no such label.
         RuntimeError
             If the model is not trained.
         ValueError
-            If the query has under half of the model's genes, one of these twice, no cells, or
-            values that are missing, infinite, negative, or neither counts nor log-normalised; if
-            a backed query is a view or is to be copied; if the query has none of the model's
-            modalities, or different cells in them.
+            If ``labels`` are fewer than two, or one occurs twice; if the query has under half of the model's
+            genes, one of these twice, no cells, or values that are missing, infinite, negative, or neither counts
+            nor log-normalised; if a backed query is a view or is to be copied; if the query has none of the
+            model's modalities, or different cells in them.
 
         Warns
         -----
         UserWarning
             If the query has under 95 % of the model's genes, or cells with none of them expressed.
         """
+        model = self if labels is None else self.subset(labels)
         if probabilities:
-            file_columns(self.labels, "the model")
+            file_columns(model.labels, "the model")
         adata = self.adata if adata is None else adata
         # anndata would refuse this only after the work, when the result is written.
         if getattr(adata, "isbacked", False) and (copy or adata.is_view):
@@ -189,10 +199,9 @@ class AnnotationMixin(InferenceMixin):
             raise ValueError(
                 f"annotate cannot write to {target}: call adata.to_memory() first."
             )
-        model = self
-        adaptation = self.training_.adaptation
+        adaptation = model.training_.adaptation
         if adapt:
-            model = self.adapt(
+            model = model.adapt(
                 adata,
                 layer=layer,
                 use_raw=use_raw,

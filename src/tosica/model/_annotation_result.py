@@ -19,7 +19,7 @@ from tosica.onto._hierarchy import LabelHierarchy
 from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, term_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from anndata import AnnData
     from mudata import MuData
@@ -93,6 +93,8 @@ class AnnotationResult:
         :meth:`tosica.TOSICA.adapt`; ``None`` if the model does not know its reference.
     adapted
         To which cells the model was adapted, in words; empty if it was not.
+    subset_of, left_out_labels
+        Fingerprint of the model that this one has some of the labels of, and the labels that it lacks.
     codes
         Position of each cell's best label in ``labels``, ``(n_obs,)``.
     probability
@@ -139,6 +141,8 @@ class AnnotationResult:
     model: str
     batch_signal: float | None = None
     adapted: str = ""
+    subset_of: str = ""
+    left_out_labels: Sequence[str] = ()
     modalities: list[str] | None = None
     present: tuple[int, ...] = (0,)
     terms: Mapping[str, str] = field(default_factory=dict)
@@ -285,6 +289,9 @@ class AnnotationResult:
             metadata["batch_signal"] = self.batch_signal
         if self.adapted:
             metadata["adapted"] = self.adapted
+        if self.subset_of:
+            metadata["subset_of"] = self.subset_of
+            metadata["left_out_labels"] = np.array(self.left_out_labels, dtype=object)
         if self.modalities is not None:
             metadata["modalities"] = np.array(self.modalities, dtype=object)
         colors = [*self.colors[: len(self.labels)], LIGHT_GRAY]

@@ -214,7 +214,7 @@ class InferenceMixin(SetupMixin):
         hierarchy = self._hierarchy
         confident_codes = None
         confident_probability = None
-        if hierarchy is not None and len(hierarchy.names) > len(self.labels):
+        if len(hierarchy.names) > len(self.labels):
             confident_codes, confident_probability = self._confident_answers(
                 hierarchy, cells, confidence
             )
@@ -248,6 +248,8 @@ class InferenceMixin(SetupMixin):
             n_missing_genes=n_missing_genes,
             batch_signal=batch_signal,
             adapted="" if adaptation is None else str(adaptation),
+            subset_of=self.training_.subset_of,
+            left_out_labels=self.training_.left_out_labels,
             codes=cells.codes,
             probability=cells.probability,
             probabilities=cells.probabilities,
@@ -496,10 +498,8 @@ class InferenceMixin(SetupMixin):
         )
 
     @property
-    def _hierarchy(self) -> LabelHierarchy | None:
-        """The groups above the labels; ``None`` if no label has a term or a parent."""
-        if not (self._term_of_label or self._parent_of_label):
-            return None
+    def _hierarchy(self) -> LabelHierarchy:
+        """The labels, and the groups above them if any has a term or a parent."""
         return LabelHierarchy(
             self.labels, self._term_of_label or {}, self._parent_of_label
         )

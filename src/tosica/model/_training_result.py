@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
-
-import numpy as np
 
 from tosica.linear import (
     Adaptation,
@@ -16,6 +14,8 @@ from tosica.linear import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy as np
 
 # Attributes that scvi-tools sets in a training.
 SCVI_ATTRS = (
@@ -52,6 +52,10 @@ class TrainingResult:
         Temperature, share of the group lasso and penalties of the linear branch, as cross-validation chose them.
     adaptation
         To which cells the model was adapted.
+    subset_of
+        Fingerprint of the model that this one has some of the labels of; empty if it has all.
+    left_out_labels
+        Labels of that model which this one lacks.
     """
 
     label_counts: dict[str, int] | None = None
@@ -63,6 +67,8 @@ class TrainingResult:
     novelty_cutoff: float | None = None
     regression: CrossValidated | None = None
     adaptation: Adaptation | None = None
+    subset_of: str = ""
+    left_out_labels: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """Turn the results into nested dicts of arrays and plain values."""
@@ -105,12 +111,7 @@ class TrainingResult:
             }
         statistics = self.novelty_statistics
         if statistics is not None:
-            is_taken = np.isin(statistics.labels, codes)
-            statistics = replace(
-                statistics,
-                means=statistics.means[is_taken],
-                labels=np.searchsorted(codes, statistics.labels[is_taken]),
-            )
+            statistics = statistics.take_labels(codes)
         adaptation = self.adaptation
         if adaptation is not None:
             adaptation = adaptation.take_labels(codes)

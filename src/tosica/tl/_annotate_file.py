@@ -32,7 +32,7 @@ from tosica.ondisk import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from anndata import AnnData
     from mudata import MuData
@@ -97,6 +97,7 @@ def annotate_file(
     *,
     layer: str | None = None,
     use_raw: bool = False,
+    labels: str | Iterable[str] | None = None,
     cutoff: Cutoff = DEFAULT_CUTOFF,
     confidence: float = DEFAULT_CONFIDENCE,
     probabilities: bool = False,
@@ -126,7 +127,7 @@ def annotate_file(
         The model, the folder that it was saved to, or ``"blood"``.
     output
         The annotated query, ending in ``.h5ad`` or ``.zarr``.
-    layer, use_raw, cutoff, confidence, probabilities, batch_size, precision, key_added
+    layer, use_raw, labels, cutoff, confidence, probabilities, batch_size, precision, key_added
         As in :meth:`tosica.TOSICA.annotate`.
     include_x
         Copy the matrices of the query to the output as well: ``X``, ``layers``, ``raw``, ``obsp``.
@@ -155,7 +156,7 @@ def annotate_file(
         If ``output`` is the query or ends otherwise; if there are parts that were begun with
         another query, model, version or argument; and as :meth:`tosica.TOSICA.annotate`.
     KeyError
-        If the query has no such layer or matrix.
+        If the query has no such layer or matrix, or the model no such label.
     OSError
         If the query is damaged, or the disk is full.
     RuntimeError
@@ -197,6 +198,8 @@ def annotate_file(
     target = _check_target(output, source, overwrite=overwrite)
     if not isinstance(model, TOSICA):
         model = TOSICA.load(os.fspath(model))
+    if labels is not None:
+        model = model.subset(labels)
     if probabilities:
         file_columns(model.labels, "the model")
     store = Store(

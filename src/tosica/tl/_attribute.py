@@ -28,7 +28,7 @@ from tosica._settings import logger, only_warnings, query_logger, warn_user
 from tosica._text import only_known
 from tosica.data import find_genes, load_table
 from tosica.model._inference import LAYER
-from tosica.tl._evidence import ANNOTATED_BY_MODEL, check_annotated_by
+from tosica.tl._evidence import ANNOTATED_BY_MODEL, annotating_model
 from tosica.tl._gene_set_evidence import gene_set_statistics, gene_sets_with_evidence
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def attribute(
         )
     is_of_anndata = model.modalities[0].name is None
     (ANNDATA if is_of_anndata else ANY_CELLS).check("adata", adata)
-    check_annotated_by(adata, model, key, mudata=True)
+    model = annotating_model(adata, model, key, mudata=True)
     groups = _Groups(adata, model, groupby or f"{key}_prediction", target, key)
     explainer = _Explainer(
         model, adata, groups.label_shares, baseline, n_steps, layer, use_raw
@@ -316,12 +316,8 @@ class _Groups:
     ) -> None:
         groups = read_groups(adata, groupby)
         hierarchy = model._hierarchy
-        if hierarchy is None:
-            target_names = list(model.labels)
-            members = np.eye(len(target_names))
-        else:
-            target_names = hierarchy.names
-            members = hierarchy.members
+        target_names = hierarchy.names
+        members = hierarchy.members
         self.label_shares: NDArray[np.float32] = (
             members / members.sum(1, keepdims=True)
         ).astype(np.float32)

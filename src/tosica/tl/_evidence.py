@@ -48,21 +48,25 @@ def refuse_mudata(model: TOSICA) -> None:
         )
 
 
-def check_annotated_by(
+def annotating_model(
     adata: AnnData | MuData, model: TOSICA, key: str, *, mudata: bool = False
-) -> None:
-    """Refuse cells that another model annotated.
+) -> TOSICA:
+    """Get the model that annotated cells: this one, or the one of those of its labels that could occur.
 
     Parameters
     ----------
     adata
         Annotated query.
     model
-        The model that annotated it.
+        The model that ``annotate`` was called on.
     key
         ``key_added`` of ``model.annotate``.
     mudata
         Accept a model of several modalities.
+
+    Returns
+    -------
+    ``model``, or ``model.subset(labels)`` if ``annotate`` was called with ``labels``.
 
     Raises
     ------
@@ -77,7 +81,10 @@ def check_annotated_by(
         refuse_mudata(model)
     model._check_trained()
     read_attention(adata, key)
-    written_by = str(adata.uns[key].get("model", ""))
+    record = adata.uns[key]
+    written_by = str(record.get("model", ""))
+    if str(record.get("subset_of", "")) == model.fingerprint:
+        model = model.subset(read_labels(adata, key))
     if written_by != model.fingerprint:
         writer = "an unknown model"
         if written_by:
@@ -87,6 +94,7 @@ def check_annotated_by(
             f"pass the model that annotated adata, or run "
             f"{call('model.annotate', f'adata, key_added={key!r}')} with this one."
         )
+    return model
 
 
 # Cells of each label in which its markers are looked for.

@@ -25,7 +25,7 @@ from tosica.linear import (
     pvalues,
     subsample_by_label,
 )
-from tosica.tl._evidence import ANNOTATED_BY_MODEL, check_annotated_by
+from tosica.tl._evidence import ANNOTATED_BY_MODEL, annotating_model
 from tosica.tl._majority_vote import CLUSTERS, read_clusters
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def novelty(
     ... ].median().idxmax()
     'CD19+ B'
     """
-    check_annotated_by(adata, model, key)
+    model = annotating_model(adata, model, key)
     load_annotations(adata)
     if over_clustering is None:
         over_clustering = f"{key}_prediction"
