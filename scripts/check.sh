@@ -93,7 +93,7 @@ case $action in
     .venv-uv/bin/pip install -U uv
     .venv-uv/bin/uv venv --clear --python 3.11 .venv-lowest
     .venv-uv/bin/uv pip install --python .venv-lowest/bin/python \
-      --resolution lowest-direct -e '.[atlas,hub,leiden,parquet]' --group test
+      --resolution lowest-direct -e '.[atlas,census,hub,leiden,parquet]' --group test
     .venv-lowest/bin/python scripts/check_lowest.py
     # Old versions warn about the newest ones of what they need themselves. Only what they warn
     # tosica about is an error here.

@@ -3,7 +3,7 @@
 The licences are what the installed packages state themselves, so run this in an environment with
 the newest versions and all extras, after a change of the dependencies in `pyproject.toml`:
 
-    pip install -e ".[atlas,hub,leiden,parquet]"
+    pip install -e ".[atlas,census,hub,leiden,parquet]"
     python scripts/list_licenses.py
 """
 

@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "release" / "conda" / "recipe.yaml"
 # Packages that conda-forge calls otherwise. Its `matplotlib` also brings a toolkit for windows.
-CONDA = {"igraph": "python-igraph", "matplotlib": "matplotlib-base", "torch": "pytorch"}
+CONDA = {
+    "igraph": "python-igraph",
+    "matplotlib": "matplotlib-base",
+    "tiledbsoma": "tiledbsoma-py",
+    "torch": "pytorch",
+}
 
 TEXT = """\
 # Written by scripts/write_recipe.py from pyproject.toml.

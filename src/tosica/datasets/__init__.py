@@ -1,5 +1,6 @@
-"""Published cells for tutorials."""
+"""Published cells: for tutorials, and references by the name of a tissue."""
 
+from tosica.datasets._census import census
 from tosica.datasets._public import cite_pbmc, dc_progenitors, kang, kang_unlabeled
 
-__all__ = ["cite_pbmc", "dc_progenitors", "kang", "kang_unlabeled"]
+__all__ = ["census", "cite_pbmc", "dc_progenitors", "kang", "kang_unlabeled"]
