@@ -200,9 +200,11 @@ def evidence_by_chance(
     for _ in range(n_permutations):
         permuted = sp.csc_matrix(members[rng.permutation(members.shape[0])])
         for label, added in record["genes"].items():
-            effect = record["effect_size"][label].to_numpy()
-            expressed = np.where(effect > 0, added, 0).clip(min=0)
-            statistics = gene_set_statistics(expressed, effect.clip(min=0), permuted)
+            shared = record["shared"][label].to_numpy()
+            effect = record["effect_size"][label].to_numpy() * shared
+            statistics = gene_set_statistics(
+                added.to_numpy().clip(min=0) * shared, effect.clip(min=0), permuted
+            )
             has_evidence.append((statistics["pval_adj"] <= LIMITS.pvalue).any())
     return float(np.mean(has_evidence))
 

@@ -234,6 +234,67 @@ def test_cells_and_models_that_do_not_fit(model, query, toy):
         assert KEY not in cells.uns
 
 
+# -- reasons belong to the label ---------------------------------------------------------------
+
+
+def _first_sets(cells):
+    """First gene set with evidence of each label."""
+    table = tosica.get.gene_sets_df(cells)
+    return table.groupby("group", observed=True)["gene_set"].first().to_dict()
+
+
+def _moved(query, model):
+    """The same cells after a response of 20 genes in all of them, annotated."""
+    moved = query.copy()
+    x = moved.X.toarray()
+    quiet = np.argsort((x > 0).mean(0))[-220:-200]
+    x[:, quiet] += 1.5
+    moved.X = x
+    model.annotate(moved)
+    return moved, set(moved.var_names[quiet])
+
+
+def test_what_all_cells_share_is_no_reason(model, query):
+    moved, response = _moved(query, model)
+    tosica.tl.attribute(query, model)
+    tosica.tl.attribute(moved, model)
+    assert "shift" in moved.uns[KEY]
+    before = _first_sets(query)
+    after = _first_sets(moved)
+    agree = [before[label] == after.get(label) for label in before]
+    assert np.mean(agree) >= 0.8
+    added = tosica.get.genes_df(moved).assign(
+        is_response=lambda table: table["gene"].isin(response)
+    )
+    of_response = added[added["is_response"]]["contribution"].abs().sum()
+    tosica.tl.attribute(moved, model, baseline="reference")
+    unshifted = tosica.get.genes_df(moved)
+    unshifted = unshifted[unshifted["gene"].isin(response)]["contribution"].abs().sum()
+    assert of_response < unshifted / 3
+
+
+def test_reasons_do_not_depend_on_the_other_cells(model, query):
+    tosica.tl.attribute(query, model)
+    together = _first_sets(query)
+    for label in together:
+        alone = query[query.obs["tosica_prediction"] == label].copy()
+        tosica.tl.attribute(alone, model)
+        assert _first_sets(alone)[label] == together[label]
+
+
+def test_a_gene_counts_as_far_as_reference_and_query_have_it(model, query):
+    tosica.tl.attribute(query, model)
+    record = query.uns[KEY]
+    shared = record["shared"].to_numpy()
+    statistics = model.training_.novelty_statistics
+    codes = [model.labels.index(group) for group in record["groups"]]
+    of_label = statistics.means[statistics.positions(np.array(codes))]
+    excess = (of_label - statistics.means.mean(0)).T
+    of_group = record["expression"].to_numpy()
+    counted = np.where(of_group > 0, np.minimum(excess, 2 * of_group), 0).clip(min=0)
+    np.testing.assert_allclose(shared * of_group, counted, atol=1e-4)
+
+
 def test_renamed_keys(model, query):
     query.obsm["X_mine"] = query.obsm.pop("X_tosica")
     query.uns["mine"] = query.uns.pop("tosica")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -28,6 +28,13 @@ from tosica._settings import logger, only_warnings, query_logger, warn_user
 from tosica._text import only_known
 from tosica.data import find_genes, load_table
 from tosica.model._inference import LAYER
+from tosica.tl._contrast import (
+    Baseline,
+    ReferenceContrast,
+    positive_deviation,
+    query_shift,
+    share_of_reference,
+)
 from tosica.tl._evidence import ANNOTATED_BY_MODEL, annotating_model
 from tosica.tl._gene_set_evidence import gene_set_statistics, gene_sets_with_evidence
 
@@ -41,8 +48,6 @@ if TYPE_CHECKING:
     from tosica.model import TOSICA
     from tosica.model._query import Minibatch
     from tosica.module import TOSICAModule
-
-Baseline: TypeAlias = Literal["reference", "mean"]
 
 # Points of Gauss and Legendre to begin with, which suffice for most cells.
 _N_STEPS = 4
@@ -63,7 +68,7 @@ def attribute(
     groupby: str | None = None,
     *,
     target: str | None = None,
-    baseline: Baseline = "reference",
+    baseline: Baseline = "shifted",
     n_cells: int = 20,
     n_steps: int | None = None,
     cells: bool = False,
@@ -91,7 +96,11 @@ def attribute(
     A gene set is not given a share, because a gene is in many sets. Sets are tested instead: do the
     genes of a set that the group expresses more than the baseline add more to the score than permuted
     genes do, even without the strongest of them? All sets of the model's mask are tested, also
-    those that are no tokens. Where none passes, the label is told by its genes alone.
+    those that are no tokens. Where none passes, the label is told by its genes alone. In the test, a
+    gene counts by the excess :math:`e_g = \max(0, \min(r_g, 2 d_g))`, where :math:`d_g` is the mean of the
+    group less the baseline, and :math:`r_g` that of the label in the reference, and by what this excess
+    adds, :math:`c_g e_g / d_g`. So the sets of a label do not depend on the other cells of ``adata``, and
+    a response to a treatment that the reference lacks is no reason.
 
     Parameters
     ----------
@@ -107,7 +116,10 @@ def attribute(
         Label or group of labels to explain in all groups; ``None`` explains the label that each cell has.
     baseline
         What cells are compared with. ``"reference"``: the mean of the labels' mean cells in the
-        reference, so that a frequent type does not hide in it. ``"mean"``: the mean of the query.
+        reference, so that a frequent type does not hide in it. ``"shifted"``: the same, plus the shift of
+        ``adata`` from the reference, which is the median over labels of the difference of their means, times
+        the share of it that is no noise (``"batch_signal"`` of :meth:`tosica.TOSICA.annotate`). It needs three
+        labels with five cells. ``"mean"``: the mean of ``adata``.
     n_cells
         Cells of each group, drawn at random, by which the network's part is averaged. The linear
         part is averaged over all cells.
@@ -140,7 +152,10 @@ def attribute(
     ``adata.uns["tosica_attribution"]["expression"]``
         Mean expression in the group less that of the baseline, of the same shape.
     ``adata.uns["tosica_attribution"]["effect_size"]``
-        The same in standard deviations of the gene within groups (Cohen's d).
+        The same in standard deviations of the gene within the labels of the reference (Cohen's d), or, if
+        the model does not know them, within groups.
+    ``adata.uns["tosica_attribution"]["shared"]``
+        :math:`e_g / d_g`, from 0 to 2: by this share contribution and effect size count in the test of sets.
     ``adata.uns["tosica_attribution"]["evidence"]``
         Gene sets with evidence, one row a group and set, the strongest first, which
         :func:`tosica.get.gene_sets_df` reads and describes.
@@ -148,9 +163,9 @@ def attribute(
         The test's statistic, and what the genes of the set add together, of each set that has
         evidence in any group, ``(n_sets, n_groups)`` float32.
     ``adata.uns["tosica_attribution"]``
-        Also the names of all gene sets, ``groupby``, ``target``, ``baseline``, the most points that
-        a cell needed (``n_steps``), the fingerprint of the model, the share of the linear branch
-        (``linear_share``), and
+        Also the names of all gene sets, ``groupby``, ``target``, ``baseline``, the ``shift`` of the
+        baseline ``(n_genes,)`` if there is one, the most points that a cell needed (``n_steps``), the
+        fingerprint of the model, the share of the linear branch (``linear_share``), and
         ``completeness_error``: mean absolute difference between the sum over genes and the
         difference of the scores, over the mean absolute difference of the scores.
     ``adata.obsm["X_tosica_attribution"]``
@@ -198,9 +213,7 @@ def attribute(
     (ANNDATA if is_of_anndata else ANY_CELLS).check("adata", adata)
     model = annotating_model(adata, model, key, mudata=True)
     groups = _Groups(adata, model, groupby or f"{key}_prediction", target, key)
-    explainer = _Explainer(
-        model, adata, groups.label_shares, baseline, n_steps, layer, use_raw
-    )
+    explainer = _Explainer(model, adata, groups, baseline, n_steps, layer, use_raw)
     rows = np.arange(adata.n_obs)
     if not (cells or genes):
         rows = groups.draw_cells(n_cells, np.random.default_rng(seed))
@@ -229,6 +242,8 @@ def attribute(
         "baseline": baseline,
         "n_steps": max(explainer.n_steps_used),
     }
+    if explainer.shift is not None:
+        record["shift"] = explainer.shift
     if record["completeness_error"] > LIMITS.attribution_error:
         warn_user(
             f"Contributions miss the difference of the scores by "
@@ -302,6 +317,8 @@ class _Groups:
         Group of each cell, -1 for cells in none.
     targets
         Label or group of labels to explain in each cell, -1 where it has none.
+    predicted
+        Label of each cell in the model, -1 where it has none.
     label_shares
         Share of each label in each possible target, ``(n_targets, n_labels)``.
     """
@@ -321,6 +338,7 @@ class _Groups:
         self.label_shares: NDArray[np.float32] = (
             members / members.sum(1, keepdims=True)
         ).astype(np.float32)
+        self.predicted = _own_targets(adata, f"{key}_prediction", list(model.labels))
         if target is None:
             column = groupby if groupby == f"{key}_confident" else f"{key}_prediction"
             self.targets = _own_targets(adata, column, target_names)
@@ -380,6 +398,10 @@ class _Explainer:
         Share of each label in each possible target, ``(n_targets, n_labels)``.
     baseline
         Expression that cells are compared with, ``(1, n_genes)``.
+    shift
+        How far it is from the reference's mean cell, ``(n_genes,)``; ``None`` if it is not shifted.
+    contrast
+        What sets the labels of the reference apart, if the model knows it.
     n_steps_used
         Numbers of points that the integral took.
     gene_names, set_names, members
@@ -390,7 +412,7 @@ class _Explainer:
         self,
         model: TOSICA,
         adata: AnnData | MuData,
-        label_shares: NDArray[np.float32],
+        groups: _Groups,
         baseline: Baseline,
         n_steps: int | None,
         layer: Any,
@@ -399,14 +421,25 @@ class _Explainer:
         self.model = model
         self.module = model.module
         self.adata = adata
-        self.label_shares = torch.from_numpy(label_shares).to(self.module.device)
+        self.label_shares = torch.from_numpy(groups.label_shares).to(self.module.device)
         self.n_steps_used = {n_steps or _N_STEPS}
         self._n_steps = n_steps
         self._matrix = {"layer": layer, "use_raw": use_raw}
         on_cpu = self.module.device.type == "cpu"
         self._max_points = _POINTS_CPU if on_cpu else _POINTS_ACCELERATOR
         self._of_query = baseline == "mean"
+        statistics = model.training_.novelty_statistics
+        self.shift: NDArray[np.float32] | None = None
+        self.contrast: ReferenceContrast | None = None
+        if statistics is not None:
+            self.contrast = ReferenceContrast.of_statistics(
+                statistics, len(model.labels)
+            )
         self.baseline = self._query_mean() if self._of_query else self._reference_mean()
+        if baseline == "shifted":
+            self._shift_baseline(
+                query_shift(self.minibatches, groups.predicted, statistics)
+            )
         self.gene_names = model.tokens.var_names
         set_names = []
         members = []
@@ -437,6 +470,15 @@ class _Explainer:
                 "code trained it: pass baseline='mean' for that of the query."
             )
         return self.module.baseline[None]
+
+    def _shift_baseline(self, shift: NDArray[np.float32] | None) -> None:
+        """Move the baseline as the query is, but no gene below zero."""
+        if shift is None:
+            return
+        moved = self.baseline + torch.from_numpy(shift).to(self.baseline)
+        moved = moved.clamp(min=0)
+        self.shift = (moved - self.baseline)[0].cpu().numpy()
+        self.baseline = moved
 
     def _query_mean(self) -> Tensor:
         if self.adata.n_obs == 1:
@@ -622,7 +664,7 @@ class _GroupMeans:
         self._n_explained = np.zeros(len(groups.names))
         self._linear = np.zeros(shape)
         self._expression = np.zeros(shape)
-        self._effect_size = np.zeros(shape)
+        self._deviation = np.ones(shape[1])
         self._error = 0.0
         self._difference = 0.0
         self._linear_difference = 0.0
@@ -673,10 +715,34 @@ class _GroupMeans:
             if linear is not None:
                 weight = weights @ explainer.label_shares[target]
                 self._linear[group] += (mean * weight.double().cpu()).numpy()
+        if explainer.contrast is not None:
+            self._deviation = explainer.contrast.deviation
+            return
         # Cells vary around the mean of their group and target.
         variance = (squares - (sums**2 / n_cells[:, None]).sum(0)) / n_cells.sum()
-        deviation = np.sqrt(np.where(variance > _TINY, variance, 1))
-        self._effect_size = self._expression / deviation
+        self._deviation = positive_deviation(variance.numpy())
+
+    def _shared_with_reference(self) -> NDArray[np.float64]:
+        """Share of each gene's excess by which it counts in the test of sets, ``(n_groups, n_genes)``.
+
+        Genes that a group expresses less tell it by absence, which no set is named for.
+        """
+        is_higher = self._expression > 0
+        contrast = self._explainer.contrast
+        if contrast is None:
+            return is_higher.astype(np.float64)
+        groups = self._groups
+        shares = groups.label_shares.astype(np.float64)
+        shared = np.zeros_like(self._expression)
+        for group in range(len(groups.names)):
+            targets = groups.targets[groups.codes == group]
+            share_of_label = shares[targets].mean(0)
+            labels = np.flatnonzero(share_of_label)
+            shared[group] = share_of_reference(
+                self._expression[group],
+                share_of_label[labels] @ contrast.excess[labels],
+            )
+        return shared
 
     def _sum_expression(
         self, codes: Tensor, n_codes: int
@@ -712,13 +778,16 @@ class _GroupMeans:
         explainer = self._explainer
         names = self._groups.names
         added = self._network_sum / self._n_explained[:, None] + self._linear
-        # Genes that a group expresses less tell it by absence, which no set is named for.
-        expressed = np.where((self._expression > 0) & (added > 0), added, 0)
-        effects = np.maximum(self._effect_size, 0)
+        effect_size = self._expression / self._deviation
+        shared = self._shared_with_reference()
+        expressed = np.where(shared > 0, np.maximum(added, 0), 0)
         statistics = []
         evidence_of_groups = []
         for i, name in enumerate(names):
-            table = gene_set_statistics(expressed[i], effects[i], explainer.members)
+            table = gene_set_statistics(
+                expressed[i] * shared[i], effect_size[i] * shared[i], explainer.members
+            )
+            table["contribution"] = explainer.members.T @ expressed[i]
             statistics.append(table)
             evidence_of_groups.append(
                 gene_sets_with_evidence(
@@ -748,7 +817,8 @@ class _GroupMeans:
         return {
             "genes": as_table(added, explainer.gene_names),
             "expression": as_table(self._expression, explainer.gene_names),
-            "effect_size": as_table(self._effect_size, explainer.gene_names),
+            "effect_size": as_table(effect_size, explainer.gene_names),
+            "shared": as_table(shared, explainer.gene_names),
             "evidence": evidence.set_index(evidence.index.astype(str)),
             "z": as_table(z, set_names),
             "contribution": as_table(contribution, set_names),

@@ -142,6 +142,7 @@ def faithfulness(
         {order: rank[group_of_cell[rows]] for order, rank in ranks.items()},
         np.array(shares, dtype=np.float64),
         use_mean=record["baseline"] == "mean",
+        shift=record.get("shift"),
         layer=layer,
         use_raw=use_raw,
     )
@@ -216,6 +217,7 @@ def _change_genes(
     shares: NDArray[np.float64],
     *,
     use_mean: bool,
+    shift: NDArray[np.float32] | None,
     layer: str | None,
     use_raw: bool,
 ) -> tuple[_Curves, _Curves]:
@@ -233,6 +235,8 @@ def _change_genes(
         Shares of the genes to change.
     use_mean
         Whether the baseline is the mean of the cells.
+    shift
+        Shift of the baseline from the reference's mean cell, if there is one, ``(n_genes,)``.
     layer, use_raw
         As in :func:`faithfulness`.
 
@@ -242,6 +246,8 @@ def _change_genes(
     """
     module = model.module
     baseline = module.baseline[None]
+    if shift is not None:
+        baseline = baseline + torch.from_numpy(np.asarray(shift)).to(baseline)
     if use_mean:
         with only_warnings(query_logger):
             batches = model.iter_batches(adata, layer=layer, use_raw=use_raw)
