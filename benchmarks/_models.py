@@ -27,7 +27,7 @@ def train_default(
     reference: AnnData,
     seed: int = 0,
     *,
-    labels_key: str = LABEL,
+    labels_key: str | list[str] = LABEL,
     gene_sets: dict[str, list[str]] | str = "gobp",
     model_class: type[Model] = tosica.TOSICA,
     **kwargs: Any,
@@ -41,7 +41,7 @@ def train_default(
     seed
         Seed of all random numbers.
     labels_key
-        Column with the labels.
+        Column with the labels, or several from broad to fine.
     gene_sets
         Gene sets of the mask.
     model_class

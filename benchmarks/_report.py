@@ -23,6 +23,7 @@ from benchmarks import (
     confident,
     explanation,
     label_sets,
+    levels,
     missing_genes,
     new_labels,
     novelty,
@@ -60,6 +61,7 @@ PAGES: dict[str, tuple[str, dict[str, Callable[[dict[str, Any]], str]]]] = {
         {
             "label_sets": label_sets.report,
             "confident": confident.report,
+            "levels": levels.report,
             "ontology": ontology.report,
         },
     ),

@@ -98,6 +98,7 @@ def data(tmp_path_factory):
     adata = make_cells()
     for name in ("kang_pbmc", "lungmix_celseq2_dropseq", "dc_progenitors"):
         adata.write_h5ad(folder / f"{name}.h5ad")
+    adata.write_h5ad(folder / "sorted_blood.h5ad")
     protein = AnnData(csr_matrix(adata.X[:, :4]), obs=adata.obs[[]])
     protein.var_names = ["CD19", "CD14", "CD3", "CD4"]
     mdata = MuData({"rna": adata, "protein": protein})
@@ -134,6 +135,7 @@ RUNS = {
         ["{data}", "--tasks=kang", "--seeds=1", "--draws=1"],
         {"N_LABELED": (0, 20)},
     ),
+    "levels": (["{data}", "--cases=sorted", "--seeds=1"], {}),
     "missing_genes": (
         ["{data}", "--pairs=control", "--draws=1"],
         {"SHARES": (0.3,)},

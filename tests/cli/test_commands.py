@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-from _cells import GENES, write_10x_mtx
+from _cells import GENES, TOY_SETS, write_10x_mtx
 
 import tosica
 from tosica import _demo, cli, ondisk
@@ -546,6 +546,38 @@ def test_the_model_is_that_of_python(run, reference, tmp_path):
     )
     assert summary["labels"] == ["a", "b", "c"]
     assert (summary["n_cells"], summary["n_genes"]) == (90, 30)
+
+
+@pytest.mark.parametrize("keys", [["broad,kind"], ["broad", "kind"]])
+def test_labels_of_several_levels(keys, run, toy, toy_query, tmp_path):
+    toy.obs["broad"] = toy.obs["kind"].astype(str).replace("b", "a")
+    reference, query = tmp_path / "reference.h5ad", tmp_path / "query.h5ad"
+    toy.write_h5ad(reference)
+    toy_query.write_h5ad(query)
+    sets = tmp_path / "sets.gmt"
+    tosica.gs.write_gmt(TOY_SETS, sets)
+    folder, table = tmp_path / "model", tmp_path / "labels.csv"
+    options = [option for key in keys for option in ("--labels-key", key)]
+    options += ["--gene-sets", sets, "--max-epochs", 3, "-o", folder]
+    assert run("train", reference, *options).code == 0
+    arguments = ["annotate", query, "--model", folder, "--obs-out", table, "--json"]
+    summary = json.loads(run(*arguments).out)
+    labels = pd.read_csv(table)
+    fine, broad = labels["tosica_prediction"], labels["tosica_prediction_broad"]
+    assert broad.tolist() == fine.replace("b", "a").tolist()
+    assert summary["levels"] == {"broad": broad.value_counts().to_dict()}
+
+
+def test_columns_of_labels_in_another_order(run, toy, tmp_path):
+    toy.obs["broad"] = toy.obs["kind"].astype(str).replace("b", "a")
+    toy.write_h5ad(tmp_path / "reference.h5ad")
+    arguments = ["train", tmp_path / "reference.h5ad", "-o", tmp_path / "model"]
+    sets = tmp_path / "sets.gmt"
+    tosica.gs.write_gmt(TOY_SETS, sets)
+    result = run(*arguments, "--gene-sets", sets, "--labels-key", "kind,broad")
+    assert result.code == 1
+    words = "labels_key names columns from broad to fine: pass ['broad', 'kind']"
+    assert f"tosica: error: {words}" in result.err
 
 
 def test_a_model_for_the_genes_of_a_query(run, reference, query, tmp_path):

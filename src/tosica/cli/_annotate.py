@@ -373,9 +373,17 @@ class _Annotation:
         name = "majority_vote" if self.majority_voting else "prediction"
         labels = obs[f"{self.key}_{name}"]
         adaptation = self.model.training_.adaptation
+        levels = {
+            level.key: obs[f"{self.key}_prediction_{level.key}"]
+            for level in self.model._levels
+        }
         return {
             "n_cells": len(obs),
             "labels": labels.value_counts(sort=False).to_dict(),
+            "levels": {
+                key: groups.value_counts(sort=False).to_dict()
+                for key, groups in levels.items()
+            },
             "mean_probability": float(obs[f"{self.key}_probability"].mean()),
             "left_out_labels": self.model.training_.left_out_labels,
             "adapted": None if adaptation is None else str(adaptation),

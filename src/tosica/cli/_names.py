@@ -29,12 +29,12 @@ def read_names(values: Iterable[str], known: Collection[str]) -> list[str]:
             lines = Path(value).read_text(encoding="utf-8-sig").splitlines()
             names.extend(line.strip() for line in lines if line.strip())
         else:
-            names.extend(_split(value, known))
+            names.extend(split_names(value, known))
     return names
 
 
-def _split(text: str, known: Collection[str]) -> list[str]:
-    """Split at the commas, but not at those of a name that exists."""
+def split_names(text: str, known: Collection[str]) -> list[str]:
+    """Split names at the commas, but not at those of a name that exists."""
     pieces = text.split(",")
     names = []
     i = 0

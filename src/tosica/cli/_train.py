@@ -11,6 +11,7 @@ import click
 from tosica._progress import progress
 from tosica._settings import logger
 from tosica.cli._files import OutputPath, check_cells, check_outputs
+from tosica.cli._names import split_names
 from tosica.cli._session import (
     COUNT,
     Command,
@@ -38,7 +39,13 @@ _DEFAULT = "gobp"
 
 @click.command(cls=Command, short_help="Train a model on annotated cells.")
 @click.argument("reference")
-@click.option("--labels-key", required=True, help="Column of obs with the labels.")
+@click.option(
+    "--labels-key",
+    required=True,
+    multiple=True,
+    metavar="KEY",
+    help="Column of obs with the labels; several, from broad to fine, are levels: broad,fine.",
+)
 @click.option("--batch-key", help="Column of obs with the batches.")
 @click.option(
     "--for",
@@ -92,6 +99,7 @@ _DEFAULT = "gobp"
 def train(
     session: Session,
     reference: str,
+    labels_key: tuple[str, ...],
     query: str | None,
     gene_sets: tuple[str, ...],
     use_raw: bool,
@@ -113,9 +121,10 @@ def train(
     if options["layer"] is not None and use_raw:
         raise click.UsageError("Give either --layer or --use-raw, not both.")
     _check_model_folder(output, overwrite=overwrite)
-    check_cells(
-        reference, labels_key=options["labels_key"], batch_key=options["batch_key"]
-    )
+    check_cells(reference, batch_key=options["batch_key"])
+    for key in labels_key:
+        if "," not in key:
+            check_cells(reference, labels_key=key)
     tosica = load("tosica.model", "tosica.pp")
     from tosica.cli._files import read_cells
 
@@ -123,6 +132,7 @@ def train(
         adata = read_cells(reference, seurat=seurat, genome=genome)
     if use_raw:
         adata = _take_raw(adata, reference)
+    keys = [name for key in labels_key for name in split_names(key, adata.obs)]
     tosica.settings.seed = seed
     collections = list(gene_sets) or [_DEFAULT]
     mask_options = {
@@ -142,11 +152,10 @@ def train(
         if checkpoint_dir.is_dir() and any(checkpoint_dir.iterdir()):
             fit_options["resume"] = checkpoint_dir
     if query is not None:
-        labels_key = options.pop("labels_key")
         model = tosica.TOSICA.for_query(
             read_cells(query, backed=True),
             adata,
-            labels_key,
+            keys,
             setup_kwargs=options,
             max_gene_sets=max_gene_sets,
             **mask_options,
@@ -154,7 +163,7 @@ def train(
         )
     else:
         tosica.pp.build_mask(adata, **mask_options)
-        tosica.TOSICA.setup_anndata(adata, **options)
+        tosica.TOSICA.setup_anndata(adata, keys, **options)
         model = tosica.TOSICA(adata, max_gene_sets=max_gene_sets)
         model.train(**fit_options)
     model.save(output, overwrite=overwrite)

@@ -282,7 +282,7 @@ class AdaptationMixin(SetupMixin):
             base = cls.load(reference_model, accelerator=accelerator, device=device)
         base._check_extensible()
         if labels_key is None:
-            labels_key = base.registry_["setup_args"]["labels_key"]
+            labels_key = base._labels_key
         place = f"adata.obs[{labels_key!r}]"
         if unlabeled_category is not None:
             unlabeled_category = str(unlabeled_category)

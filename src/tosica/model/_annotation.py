@@ -132,6 +132,11 @@ class AnnotationMixin(InferenceMixin):
             text become text if a cell is "Unknown", since files cannot hold both in one column.
         ``adata.obs["tosica_probability"]``
             Calibrated probability of the best label, float32.
+        ``adata.obs["tosica_prediction_KEY"]``, ``adata.obs["tosica_probability_KEY"]``
+            If the reference has labels in several columns: the group of the label in each broader column ``KEY``,
+            and its probability, the sum over its labels. The label is below the most probable group of each
+            level, so that levels never contradict each other. One cutoff holds for all levels. Categorical and
+            float32.
         ``adata.obs["tosica_prediction_ontology_term_id"]``
             If the model has terms (:attr:`ontology_term_ids_`): the Cell Ontology's identifier of
             the label, or "unknown" for "Unknown" and for labels without a term, as the schema of
@@ -162,7 +167,8 @@ class AnnotationMixin(InferenceMixin):
             has several modalities, also the modality of each gene set (``"modalities"``). If it knows its reference,
             ``"batch_signal"``: which share of what all labels differ by from the reference two samples of the same
             cells would not have, 0 for a query of the reference's batch; :meth:`adapt` learns from others. If the
-            model was adapted, ``"adapted"`` says to how many cells. If labels were left out by ``labels`` or
+            model was adapted, ``"adapted"`` says to how many cells. ``"levels"`` are the broader columns of labels, if
+            there are any. If labels were left out by ``labels`` or
             :meth:`subset`, ``"left_out_labels"`` names them, and ``"subset_of"`` is the fingerprint of the whole
             model.
         ``adata.uns["tosica_prediction_colors"]``

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -19,11 +20,13 @@ from tosica.onto._hierarchy import LabelHierarchy
 from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, term_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from anndata import AnnData
     from mudata import MuData
     from numpy.typing import NDArray
+
+    from tosica.model._levels import LabelLevel
 
 Cutoff: TypeAlias = float | Literal["auto"]
 
@@ -57,6 +60,8 @@ _CELL_FIELDS = (
     "novelty_pvalue",
     "confident_codes",
     "confident_probability",
+    "level_codes",
+    "level_probability",
 )
 
 
@@ -114,6 +119,11 @@ class AnnotationResult:
         number of names for none.
     confident_probability
         Calibrated probability of that answer, ``(n_obs,)`` float32.
+    levels
+        Groups of the labels in broader columns of the reference, from broad to fine.
+    level_codes, level_probability
+        Position of the group of each cell's best label at each level, and its calibrated probability,
+        ``(n_obs, n_levels)``.
     novelty, novelty_pvalue
         How unlike any label of the reference each cell is, and the share of the reference's cells
         that are as unlike, ``(n_obs,)`` float32.
@@ -158,6 +168,9 @@ class AnnotationResult:
     hierarchy: LabelHierarchy | None = None
     confident_codes: NDArray[np.integer] | None = None
     confident_probability: NDArray[np.float32] | None = None
+    levels: Sequence[LabelLevel] = ()
+    level_codes: NDArray[np.int32] | None = None
+    level_probability: NDArray[np.float32] | None = None
 
     @validate_params(cutoff=CUTOFF)
     def predictions(self, cutoff: Cutoff = 0.0) -> pd.Categorical:
@@ -214,9 +227,9 @@ class AnnotationResult:
             )
         attention_key = f"X_{key_added}"
         probabilities_key = f"{key_added}_probabilities"
-        for suffix in OUTDATED:
-            if f"{key_added}_{suffix}" in adata.obs:
-                del adata.obs[f"{key_added}_{suffix}"]
+        for name in outdated_columns(key_added, adata.uns.get(key_added)):
+            if name in adata.obs:
+                del adata.obs[name]
         columns = self.obs(cutoff, key_added)
         for name, values in columns.items():
             adata.obs[name] = values
@@ -258,6 +271,7 @@ class AnnotationResult:
             columns[f"prediction{TERM_SUFFIX}"] = _categorical(
                 terms, self._codes(cutoff)
             )
+        columns.update(self._level_columns(cutoff))
         if self.confident_codes is not None and self.hierarchy is not None:
             names = [*self.hierarchy.names, UNKNOWN]
             columns["confident"] = _categorical(names, self.confident_codes)
@@ -271,6 +285,21 @@ class AnnotationResult:
             columns["novelty"] = self.novelty
             columns["novelty_pvalue"] = self.novelty_pvalue
         return {f"{key_added}_{name}": values for name, values in columns.items()}
+
+    def _level_columns(self, cutoff: Cutoff) -> dict[str, Any]:
+        """Make the columns of the broader levels; one threshold for all keeps them consistent."""
+        columns: dict[str, Any] = {}
+        if self.level_codes is None or self.level_probability is None:
+            return columns
+        threshold = resolve_cutoff(cutoff, len(self.labels))
+        for i, level in enumerate(self.levels):
+            is_known = self.level_probability[:, i] >= threshold
+            codes = np.where(is_known, self.level_codes[:, i], len(level.groups))
+            columns[f"prediction_{level.key}"] = _categorical(
+                [*level.groups, UNKNOWN], codes
+            )
+            columns[f"probability_{level.key}"] = self.level_probability[:, i]
+        return columns
 
     def uns(self, cutoff: Cutoff, key_added: str) -> dict[str, Any]:
         """Make the entries of ``uns``, by name."""
@@ -289,6 +318,10 @@ class AnnotationResult:
             metadata["batch_signal"] = self.batch_signal
         if self.adapted:
             metadata["adapted"] = self.adapted
+        if self.levels:
+            metadata["levels"] = np.array(
+                [level.key for level in self.levels], dtype=object
+            )
         if self.subset_of:
             metadata["subset_of"] = self.subset_of
             metadata["left_out_labels"] = np.array(self.left_out_labels, dtype=object)
@@ -301,22 +334,30 @@ class AnnotationResult:
             ],
             key_added: metadata,
         }
+        columns = self._level_columns(cutoff)
+        for level in self.levels:
+            column = columns.get(f"prediction_{level.key}")
+            if column is not None:
+                uns[f"{key_added}_prediction_{level.key}_colors"] = self._group_colors(
+                    level.groups, level.members, column
+                )
         if self.confident_codes is not None and self.hierarchy is not None:
-            uns[f"{key_added}_confident_colors"] = self._confident_colors()
+            names = self.hierarchy.names
+            answers = _categorical([*names, UNKNOWN], self.confident_codes)
+            uns[f"{key_added}_confident_colors"] = self._group_colors(
+                names, self.hierarchy.members, answers
+            )
         return uns
 
-    def _confident_colors(self) -> list[str]:
-        """Color the confident answers that occur; a group has the mean color of its labels."""
-        assert self.hierarchy is not None
-        assert self.confident_codes is not None
+    def _group_colors(
+        self, names: list[str], members: NDArray[np.bool_], column: pd.Categorical[Any]
+    ) -> list[str]:
+        """Color the groups of labels in a column; a group has the mean color of its labels."""
         label_colors = [to_rgb(color) for color in self.colors[: len(self.labels)]]
-        members = self.hierarchy.members
         rgb = members @ np.array(label_colors) / members.sum(1, keepdims=True)
-        names = [*self.hierarchy.names, UNKNOWN]
         colors = [*map(to_hex, rgb), LIGHT_GRAY]
-        color_of_name = dict(zip(names, colors, strict=True))
-        answers = _categorical(names, self.confident_codes)
-        return [color_of_name[name] for name in answers.categories]
+        color_of_name = dict(zip([*names, UNKNOWN], colors, strict=True))
+        return [color_of_name[name] for name in column.categories]
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Get the fields with a row for each cell that were asked for, by name."""
@@ -363,6 +404,23 @@ class AnnotationResult:
             raise ValueError("The result has no labels: ask infer for 'probabilities'.")
         threshold = resolve_cutoff(cutoff, len(self.labels))
         return np.where(self.probability < threshold, len(self.labels), self.codes)
+
+
+def outdated_columns(key_added: str, record: Any) -> list[str]:
+    """Name the columns of ``obs`` that an earlier call wrote and a later one may not write.
+
+    Parameters
+    ----------
+    key_added
+        ``key_added`` of both calls.
+    record
+        What the earlier call wrote to ``uns``; anything else if there was none.
+    """
+    levels = record.get("levels", ()) if isinstance(record, Mapping) else ()
+    suffixes = list(OUTDATED)
+    for level in levels:
+        suffixes += [f"prediction_{level}", f"probability_{level}"]
+    return [f"{key_added}_{suffix}" for suffix in suffixes]
 
 
 def _categorical(names: list[str], codes: NDArray[np.integer]) -> pd.Categorical:

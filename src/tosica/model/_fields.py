@@ -28,6 +28,7 @@ from tosica.data import (
     check_unique,
     check_varies,
 )
+from tosica.model._levels import LabelLevel, read_levels
 from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, term_problem
 
 if TYPE_CHECKING:
@@ -282,6 +283,8 @@ class LabelsField(CategoricalObsField):
         Key to register the field under.
     obs_key
         Column of ``obs``.
+    broader_keys
+        Columns of ``obs`` that group the labels, from broad to fine.
     unlabeled_category
         What marks a cell without a label, or ``None`` if every cell has one.
     name
@@ -298,11 +301,14 @@ class LabelsField(CategoricalObsField):
     # The labels in their own type, and whether they are ordered.
     VALUES_KEY = "labels"
     ORDERED_KEY = "ordered"
+    # Their groups in broader columns, which models of one column do not have.
+    LEVELS_KEY = "levels"
 
     def __init__(
         self,
         registry_key: str,
         obs_key: str,
+        broader_keys: Sequence[str] = (),
         unlabeled_category: str | None = None,
         name: str = "adata",
         min_cells: int = 1,
@@ -310,6 +316,8 @@ class LabelsField(CategoricalObsField):
     ) -> None:
         super().__init__(registry_key, obs_key)
         self._is_new = is_new
+        self._name = name
+        self._broader_keys = list(broader_keys)
         self._where = f"{name}.obs[{obs_key!r}]"
         self._unlabeled = (
             None if unlabeled_category is None else str(unlabeled_category)
@@ -362,6 +370,8 @@ class LabelsField(CategoricalObsField):
                 f"{where} has {len(names)} labels for {sizes.sum()} cells, such as {names[0]!r}: these are names or "
                 "measurements of cells, not types; name the column that has the types as labels_key."
             )
+        with only_warnings(logger), warnings.catch_warnings(action="ignore"):
+            self._levels(adata, self._labels(adata), names)
 
     def register_field(self, adata: AnnData) -> dict[str, Any]:
         """Give each label a code, in the order of its category; unused categories get none."""
@@ -384,8 +394,10 @@ class LabelsField(CategoricalObsField):
             self._unlabeled = UNKNOWN if self._unlabeled is None else self._unlabeled
             mapping = np.append(mapping, self._unlabeled)
         color_of = _colors(adata, self._original_attr_key)
+        levels = self._levels(adata, labels, names[is_label].tolist())
         self._write_codes(adata, labels, mapping)
         return {
+            self.LEVELS_KEY: [level.to_state() for level in levels],
             self.CATEGORICAL_MAPPING_KEY: mapping,
             self.ORIGINAL_ATTR_KEY: self._original_attr_key,
             self.UNLABELED_KEY: self._unlabeled,
@@ -425,6 +437,27 @@ class LabelsField(CategoricalObsField):
         column = adata.obs[self._original_attr_key]
         return clean_labels(
             column, self._where, self._unlabeled, spellings, must_occur=self._is_new
+        )
+
+    def _levels(
+        self, adata: AnnData, labels: pd.Categorical[Any], names: Sequence[str]
+    ) -> list[LabelLevel]:
+        """Read the groups of some labels from the broader columns."""
+        is_named = labels.categories.astype(str).isin(names)
+        columns = {
+            key: clean_labels(
+                adata.obs[key],
+                f"{self._name}.obs[{key!r}]",
+                self._unlabeled,
+                must_occur=False,
+            )
+            for key in self._broader_keys
+        }
+        return read_levels(
+            labels.set_categories(labels.categories[is_named]),
+            columns,
+            self._original_attr_key,
+            self._name,
         )
 
     def _leave_out(self, sizes: pd.Series) -> list[str]:

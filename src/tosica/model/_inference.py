@@ -40,6 +40,8 @@ from tosica.model._annotation_result import (
     AnnotationResult,
 )
 from tosica.model._fields import LabelsField
+from tosica.model._labels import Labels
+from tosica.model._levels import LabelLevel, best_labels, groups_of_labels
 from tosica.model._query import QueryLoader
 from tosica.model._setup import SetupMixin
 from tosica.module import REGISTRY_KEYS
@@ -211,6 +213,13 @@ class InferenceMixin(SetupMixin):
     ) -> AnnotationResult:
         """Collect outputs, and describe the labels and gene sets of the model."""
         labels = self.get_state_registry(REGISTRY_KEYS.LABELS_KEY)
+        levels = self._levels
+        level_codes = None
+        level_probability = None
+        if levels and cells.codes is not None and cells.probabilities is not None:
+            level_codes, level_probability = groups_of_labels(
+                cells.codes, cells.probabilities, levels
+            )
         hierarchy = self._hierarchy
         confident_codes = None
         confident_probability = None
@@ -248,6 +257,9 @@ class InferenceMixin(SetupMixin):
             n_missing_genes=n_missing_genes,
             batch_signal=batch_signal,
             adapted="" if adaptation is None else str(adaptation),
+            levels=levels,
+            level_codes=level_codes,
+            level_probability=level_probability,
             subset_of=self.training_.subset_of,
             left_out_labels=self.training_.left_out_labels,
             codes=cells.codes,
@@ -302,7 +314,7 @@ class InferenceMixin(SetupMixin):
         if "probabilities" in outputs:
             cells.probabilities = probabilities
             rows = np.arange(len(probabilities))
-            cells.codes = probabilities.argmax(1).astype(np.int32)
+            cells.codes = best_labels(probabilities, self._levels)
             cells.probability = probabilities[rows, cells.codes]
             second = probabilities.copy()
             second[rows, cells.codes] = 0
@@ -496,6 +508,12 @@ class InferenceMixin(SetupMixin):
             warn=False,
             message="The model is not trained: call model.train() first, or load a trained one.",
         )
+
+    @property
+    def _levels(self) -> Sequence[LabelLevel]:
+        """Groups of the labels in broader columns of the reference, from broad to fine."""
+        state = self.get_state_registry(REGISTRY_KEYS.LABELS_KEY)
+        return Labels.from_state(state).levels
 
     @property
     def _hierarchy(self) -> LabelHierarchy:

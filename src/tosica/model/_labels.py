@@ -10,6 +10,7 @@ import pandas as pd
 
 from tosica._obs import default_palette
 from tosica.model._fields import LabelsField
+from tosica.model._levels import LabelLevel, extend_levels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,6 +38,8 @@ class Labels:
         Label to its identifier in the Cell Ontology.
     parents
         Label or parent to its parent.
+    levels
+        Groups of the labels in broader columns of the reference, from broad to fine.
     """
 
     names: list[str]
@@ -47,6 +50,7 @@ class Labels:
     unlabeled_color: str | None = None
     terms: Mapping[str, str] = field(default_factory=dict)
     parents: Mapping[str, str] = field(default_factory=dict)
+    levels: Sequence[LabelLevel] = ()
 
     @classmethod
     def from_state(
@@ -69,6 +73,10 @@ class Labels:
             unlabeled_color=colors[-1] if len(colors) > len(names) else None,
             terms=terms or {},
             parents=parents or {},
+            levels=[
+                LabelLevel.from_state(level)
+                for level in state.get(LabelsField.LEVELS_KEY, ())
+            ],
         )
 
     def to_state(self) -> dict[str, Any]:
@@ -85,6 +93,7 @@ class Labels:
             LabelsField.COLORS_KEY: colors,
             LabelsField.VALUES_KEY: self.values,
             LabelsField.ORDERED_KEY: self.ordered,
+            LabelsField.LEVELS_KEY: [level.to_state() for level in self.levels],
         }
 
     def codes(self, names: Sequence[str]) -> NDArray[np.intp]:
@@ -108,6 +117,7 @@ class Labels:
             colors=[self.colors[code] for code in codes],
             terms={name: self.terms[name] for name in names if name in self.terms},
             parents=parents,
+            levels=[level.take(codes) for level in self.levels],
         )
 
     def extend(self, names: list[str], values: np.ndarray) -> Self:
@@ -141,4 +151,5 @@ class Labels:
             values=np.concatenate([own_values, values]),
             colors=[*self.colors, *unused[: len(names)]],
             ordered=False,
+            levels=extend_levels(self.levels, names),
         )

@@ -21,6 +21,7 @@ from tosica._checks import (
     CellData,
     InstanceOf,
     OneOf,
+    as_names,
     refuse_unknown,
     validate_params,
 )
@@ -49,7 +50,7 @@ from tosica.onto._hierarchy import check_parents
 from tosica.onto._ontology import NO_TERM, check_mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from mudata import MuData
     from scvi.data.fields import BaseAnnDataField
@@ -113,7 +114,7 @@ class SetupMixin(BaseModelClass):
     def setup_anndata(
         cls,
         adata: AnnData,
-        labels_key: str,
+        labels_key: str | Sequence[str],
         unlabeled_category: str | None = None,
         batch_key: str | None = None,
         layer: str | None = None,
@@ -133,7 +134,9 @@ class SetupMixin(BaseModelClass):
             SoupX and alevin, which are not whole, are taken, too.
         labels_key
             Column of ``adata.obs`` with the labels. Predictions come back in their type: text,
-            whole numbers, booleans, or an ordered categorical.
+            whole numbers, booleans, or an ordered categorical. Several columns, from broad to fine, are
+            levels: the last one is learnt, each of its labels is in one group of each other column, and
+            :meth:`annotate` predicts all levels.
         unlabeled_category
             Value of that column in cells without a label; the model is not trained on them. Cells
             without a value (NaN) count as such, too.
@@ -153,9 +156,9 @@ class SetupMixin(BaseModelClass):
         KeyError
             If a key is missing, or :func:`tosica.pp.build_mask` has not been called.
         ValueError
-            If labels are missing or all equal; if names occur twice; if there are no cells or
-            genes; if the expression is missing, infinite, negative or neither counts nor
-            log-normalised; if the mask does not fit.
+            If labels are missing or all equal; if columns of labels are no tree, from broad to fine; if names
+            occur twice; if there are no cells or genes; if the expression is missing, infinite, negative or
+            neither counts nor log-normalised; if the mask does not fit.
         TypeError
             If the matrix does not hold numbers.
 
@@ -175,6 +178,7 @@ class SetupMixin(BaseModelClass):
         ...     ref, labels_key="bulk_labels", batch_key="phase"
         ... )
         """
+        labels_key = _one_or_several(labels_key)
         setup_method_args = cls._get_setup_method_args(**locals())
         load_annotations(adata)
         if adata.is_view and not adata.isbacked:
@@ -204,7 +208,7 @@ class SetupMixin(BaseModelClass):
     def setup_mudata(
         cls,
         mdata: MuData,
-        labels_key: str,
+        labels_key: str | Sequence[str],
         modalities: Mapping[str, str] | None = None,
         unlabeled_category: str | None = None,
         batch_key: str | None = None,
@@ -227,7 +231,8 @@ class SetupMixin(BaseModelClass):
         mdata
             The reference; every modality that is used has the same cells, in any order.
         labels_key
-            Column with the labels, of ``mdata.obs`` or else of one modality's ``obs``.
+            Column with the labels, of ``mdata.obs`` or else of one modality's ``obs``; or several columns, as in
+            :meth:`setup_anndata`.
         modalities
             Role to name in ``mdata``. Roles are "rna", "protein" (antibodies) and "atac" (gene
             activity: fragments counted over each gene, not peaks). By default
@@ -290,6 +295,7 @@ class SetupMixin(BaseModelClass):
         modalities = resolve_modalities(mdata, modalities)
         if layers is not None:
             layers = dict(layers)
+        labels_key = _one_or_several(labels_key)
         setup_method_args = cls._get_setup_method_args(**locals())
         names = list(modalities.values())
         for name in layers or ():
@@ -360,11 +366,19 @@ class SetupMixin(BaseModelClass):
         # All are checked before the first one writes to the reference.
         for field in fields:
             field.validate_field(data)
-        labels_key = arguments["labels_key"]
+        *broader_keys, labels_key = as_names(arguments["labels_key"])
         labels_modality = _find_column(data, labels_key, "labels_key", roles.values())
+        for key in broader_keys:
+            modality = _find_column(data, key, "labels_key", roles.values())
+            if modality != labels_modality:
+                raise KeyError(
+                    f"labels_key: {key!r} and {labels_key!r} are columns of different modalities: put both into "
+                    "mdata.obs."
+                )
         labels = _wrap(LabelsField, data, labels_modality)(
             REGISTRY_KEYS.LABELS_KEY,
             labels_key,
+            broader_keys,
             unlabeled_category=arguments["unlabeled_category"],
             name=place_of(labels_modality, data),
             min_cells=arguments["min_cells"],
@@ -450,9 +464,9 @@ class SetupMixin(BaseModelClass):
     def label_parents_(self) -> dict[str, str]:
         """The tree above the labels, for confident answers, as the parent of each label or parent.
 
-        Empty by default: what is above a label is then known from its term, if it has one
-        (:attr:`ontology_term_ids_`). Assign a dict such as ``{"naive B": "B", "B": "lymphocyte"}``
-        to use other groups. It is saved with the model.
+        The levels of ``labels_key`` if there are several columns. Else empty by default: what is above a label is
+        then known from its term, if it has one (:attr:`ontology_term_ids_`). Assign a dict such as
+        ``{"naive B": "B", "B": "lymphocyte"}`` to use other groups. It is saved with the model.
         """
         return dict(self._parent_of_label or {})
 
@@ -462,9 +476,14 @@ class SetupMixin(BaseModelClass):
 
     def _read_terms(self, adata: AnnData | MuData) -> None:
         """Take the terms of the labels from the reference, if it has any."""
-        labels_key = self.registry_["setup_args"]["labels_key"]
         obs = _obs_of(adata, self._modality_of(REGISTRY_KEYS.LABELS_KEY))
-        self._term_of_label = read_terms(obs, labels_key, self.labels)
+        self._term_of_label = read_terms(obs, self._labels_key, self.labels)
+
+    @property
+    def _labels_key(self) -> str:
+        """Column of the reference's ``obs`` with the labels; of several levels, the finest."""
+        arguments = self.registry_["setup_args"]
+        return as_names(arguments["labels_key"])[-1]
 
     def _modality_of(self, key: str) -> str | None:
         """Name of the modality whose ``obs`` has a registered column."""
@@ -594,6 +613,19 @@ class SetupMixin(BaseModelClass):
         if key == REGISTRY_KEYS.LABELS_KEY:
             codes = np.where(codes < len(self.labels), codes, -1)
         return codes
+
+
+def _one_or_several(labels_key: str | Sequence[str]) -> str | list[str]:
+    """Take one column of labels by its name, several as a list."""
+    names = as_names(labels_key)
+    if not names:
+        raise ValueError(
+            "labels_key names no column: give one, or several from broad to fine."
+        )
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"labels_key names the column {name!r} more than once.")
+    return names[0] if len(names) == 1 else names
 
 
 def _wrap(

@@ -18,6 +18,7 @@ from tosica.data import find_genes
 from tosica.model._adaptation import AdaptationMixin
 from tosica.model._hub import HubMixin
 from tosica.model._labels import Labels
+from tosica.model._levels import parents_of_levels
 from tosica.model._modalities import lay_out_tokens, read_modalities
 from tosica.model._self_training import SelfTrainingMixin
 from tosica.model._tokens import select_tokens
@@ -27,6 +28,7 @@ from tosica.module import REGISTRY_KEYS, TOSICAModule
 from tosica.pp import build_mask
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Self
 
     from anndata import AnnData
@@ -124,7 +126,10 @@ class TOSICA(TrainingMixin, SelfTrainingMixin, AdaptationMixin, HubMixin):
             self._check_set_up(adata)
         super().__init__(adata, registry)
         labels_state = self.get_state_registry(REGISTRY_KEYS.LABELS_KEY)
-        self.labels = Labels.from_state(labels_state).names
+        labels = Labels.from_state(labels_state)
+        self.labels = labels.names
+        if labels.levels:
+            self._parent_of_label = parents_of_levels(labels.names, labels.levels)
         self.modalities = read_modalities(self.registry_)
         if adata is not None:
             for modality in self.modalities:
@@ -156,7 +161,7 @@ class TOSICA(TrainingMixin, SelfTrainingMixin, AdaptationMixin, HubMixin):
         cls,
         query: AnnData,
         reference: AnnData,
-        labels_key: str,
+        labels_key: str | Sequence[str],
         *,
         gene_sets: GeneSetsLike = "gobp",
         organism: str = "auto",
@@ -177,7 +182,7 @@ class TOSICA(TrainingMixin, SelfTrainingMixin, AdaptationMixin, HubMixin):
             The reference, ``(n_ref, n_genes)``, counts or log-normalised expression. It is not changed. Genes are
             matched as by :meth:`annotate`.
         labels_key
-            Column of ``reference.obs`` with the labels.
+            Column of ``reference.obs`` with the labels, or several, as in :meth:`setup_anndata`.
         gene_sets, organism
             As in :func:`tosica.pp.build_mask`. A panel holds few genes of a set: three of them keep it.
         max_gene_sets

@@ -20,7 +20,7 @@ from tosica._files import as_os_error, replace_file
 from tosica._settings import logger, only_warnings, warn_user
 from tosica._text import parameter
 from tosica.data import EmptyCellsWarning
-from tosica.model._annotation_result import OUTDATED
+from tosica.model._annotation_result import outdated_columns
 from tosica.ondisk._store import (
     Store,
     copy_store,
@@ -404,8 +404,10 @@ def _write_columns(
     root: Any, obs: Any, result: AnnotationResult, cutoff: Cutoff, key_added: str
 ) -> None:
     """Write labels, scores, the table of probabilities and ``uns``; drop those of an earlier call."""
-    outdated = [f"{key_added}_{suffix}" for suffix in OUTDATED]
-    obs = obs.drop(columns=outdated, errors="ignore")
+    record = None
+    if key_added in root["uns"]:
+        record = read_elem(root["uns"][key_added])
+    obs = obs.drop(columns=outdated_columns(key_added, record), errors="ignore")
     write_elem(root, "obs", obs.assign(**result.obs(cutoff, key_added)))
     table_key = f"{key_added}_probabilities"
     if result.probabilities is not None:

@@ -229,7 +229,7 @@ def _statistics(model: TOSICA, reference: AnnData | None) -> NoveltyStatistics:
             "The model does not know how far the cells of its reference are from their labels, because it is of the "
             "original code or was saved before models kept this: pass the reference, or train the model anew."
         )
-    labels_key = model.get_setup_arg("labels_key")
+    labels_key = model._labels_key
     if labels_key not in reference.obs:
         raise KeyError(
             f"reference.obs has no column {labels_key!r}, the labels that the model was set up with: pass the "
