@@ -410,11 +410,7 @@ def test_novelty_lists_the_most_unlike_cluster_first(
     tosica.tl.novelty(
         toy_query, toy_model, over_clustering="cluster", correct_batch=False, key="mine"
     )
-    expected = (
-        toy_query.obs.groupby("cluster", observed=True)["mine_novelty"]
-        .median()
-        .sort_values(ascending=False)
-    )
+    expected = toy_query.uns["mine_novelty"].set_index("cluster")["score"]
     arguments = [
         "novelty",
         tmp_path / "q.h5ad",
@@ -426,13 +422,20 @@ def test_novelty_lists_the_most_unlike_cluster_first(
     ]
     arguments += ["--over-clustering", "cluster", "--key-added", "mine"]
     shown = run(*arguments).out.split("\n")
-    assert shown[0].split() == ["cluster", "cells", "label", "score", "pvalue"]
+    assert shown[0].split() == [
+        "cluster",
+        "n_cells",
+        "label",
+        "score",
+        "pvalue",
+        "genes",
+    ]
     assert [line.split()[0] for line in shown[1:3]] == list(expected.index)
     table = json.loads(run(*arguments, "--overwrite", "--json").out)["clusters"]
     np.testing.assert_allclose(
         [row["score"] for row in table.values()], expected, rtol=1e-4
     )
-    assert sum(row["cells"] for row in table.values()) == 60
+    assert sum(row["n_cells"] for row in table.values()) == 60
     found = ad.read_h5ad(tmp_path / "o.h5ad").obs
     np.testing.assert_allclose(
         found["mine_novelty_pvalue"], toy_query.obs["mine_novelty_pvalue"], rtol=1e-4

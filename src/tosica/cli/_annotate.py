@@ -351,6 +351,7 @@ class _Annotation:
 
         from tosica._report import SAMPLED_FROM, report
         from tosica.cli._files import read_cells
+        from tosica.tl import novelty
         from tosica.tl._evidence import draw_cells
 
         adata = self.adata
@@ -365,6 +366,8 @@ class _Annotation:
         adata = adata.to_memory()
         if n_cells > max_cells:
             adata.uns[self.key] = {**adata.uns[self.key], SAMPLED_FROM: n_cells}
+        if f"{self.key}_novelty" in adata.obs:
+            novelty(adata, self.model, key=self.key, **self.matrix)
         explain(adata, self.model, self.key, **self.matrix)
         report(adata, page, key=self.key, **self.matrix)
 
@@ -486,16 +489,7 @@ def novelty(
     )
     with progress(None, f"writing {output}"):
         write_cells(adata, output)
-    label_column = f"{key_added}_prediction"
-    score_column = f"{key_added}_novelty_cluster"
-    clusters = adata.obs.groupby(over_clustering or label_column, observed=True)
-    table = clusters.agg(
-        cells=(label_column, "size"),
-        label=(label_column, lambda labels: labels.mode()[0]),
-        score=(score_column, "first"),
-        pvalue=(f"{score_column}_pvalue", "first"),
-    )
-    table = table.sort_values("score", ascending=False)
+    table = adata.uns[f"{key_added}_novelty"].set_index("cluster")
     summary = {
         "query": query,
         "output": output,

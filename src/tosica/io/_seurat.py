@@ -249,6 +249,7 @@ _COLUMNS = (
     "novelty_pvalue",
     "novelty_cluster",
     "novelty_cluster_pvalue",
+    "novelty_group",
     "majority_vote",
 )
 

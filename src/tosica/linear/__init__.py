@@ -10,7 +10,8 @@ The files in the order in which :meth:`tosica.TOSICA.train` uses them:
 4. ``_classifier`` averages regressions without and with group lasso, chooses their weights and the
    temperature by cross-validation, splits the weights of genes among tokens, and fits the
    probabilistic PCA that imputes genes which a query lacks.
-5. ``_novelty`` fits the statistics of the novelty of cells.
+5. ``_novelty`` fits the statistics of the novelty of cells. ``_neighborhoods`` compares groups of a
+   query's cells with them.
 
 :meth:`tosica.TOSICA.load_query_data` adds labels to a model. ``_new_labels`` finds how the query
 differs from the reference, draws cells like those of the reference, and fits regressions for the
@@ -40,6 +41,17 @@ from tosica.linear._classifier import (
 from tosica.linear._interactions import Interaction, strongest_interaction
 from tosica.linear._label_errors import find_label_errors
 from tosica.linear._logistic import RegressionConfig, fit_regressions
+from tosica.linear._neighborhoods import (
+    LabelShift,
+    Neighborhoods,
+    distance_from_confident,
+    find_neighborhoods,
+    gene_excess,
+    genes_of_cluster,
+    label_shift,
+    neighborhood_labels,
+    standardize_robustly,
+)
 from tosica.linear._new_labels import (
     LabeledCells,
     find_label_shifts,

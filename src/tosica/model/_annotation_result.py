@@ -42,6 +42,7 @@ OUTDATED = (
     "novelty_pvalue",
     "novelty_cluster",
     "novelty_cluster_pvalue",
+    "novelty_group",
     f"prediction{TERM_SUFFIX}",
     "confident",
     "confident_probability",
@@ -237,6 +238,7 @@ class AnnotationResult:
         # Tables of an earlier call would contradict the new labels.
         adata.obsm.pop(attention_key, None)
         adata.obsm.pop(probabilities_key, None)
+        adata.uns.pop(f"{key_added}_novelty", None)
         if self.attention is not None:
             adata.obsm[attention_key] = self.attention
             places.append(f".obsm['{attention_key}']")

@@ -34,6 +34,8 @@ class Doubt(NamedTuple):
     severity: Literal["check", "note"] = "check"
 
 
+# Clusters that are named.
+_N_CLUSTERS = 3
 _COLUMNS = ["check", "severity", "value", "threshold", "finding", "reason", "advice"]
 
 
@@ -294,6 +296,37 @@ def _labels_unlike_the_reference(evidence: Evidence) -> Doubt | None:
     )
 
 
+def _cluster_unlike_its_label(evidence: Evidence) -> Doubt | None:
+    clusters = evidence.cells.clusters
+    if clusters is None:
+        return None
+    candidates = clusters[(clusters["score"] > 0) & (clusters["genes"] != "")]
+    if candidates.empty:
+        return None
+    leading = candidates.head(_N_CLUSTERS)
+    descriptions = [
+        f"{name!r} ({count(n_cells, 'cell')}) expresses {genes} more than {label!r} of the reference"
+        for name, n_cells, genes, label in zip(
+            leading["cluster"],
+            leading["n_cells"],
+            leading["genes"],
+            leading["label"],
+            strict=True,
+        )
+    ]
+    first = candidates.iloc[0]
+    return Doubt(
+        "cluster unlike its label",
+        float(first["score"]),
+        0.0,
+        f"Furthest from their label: {'; '.join(descriptions)}.",
+        "These are the clusters with the highest novelty.",
+        "Genes of a type that the reference lacks tell that it is new: see adata.obs"
+        f"[{evidence.cells.key + '_novelty_group'!r}]. A finding like this is made of any query.",
+        severity="note",
+    )
+
+
 def _novel_share(cells: Cells) -> float:
     """Share of the cells with a small p-value of novelty; 0 without novelty."""
     if cells.novelty_pvalue is None:
@@ -459,6 +492,7 @@ _RULES: tuple[Callable[[Evidence], Doubt | None], ...] = (
     _missed_labels,
     _cells_unlike_the_reference,
     _labels_unlike_the_reference,
+    _cluster_unlike_its_label,
     _confused_labels,
     _few_cells,
     _samples_that_differ,

@@ -50,10 +50,10 @@ def query_shift(
     of the same cells would not have: nothing for a query of the reference's batch. ``None`` without
     statistics.
     """
-    labelled = np.flatnonzero(codes >= 0)
-    if statistics is None or not len(labelled):
+    labeled = np.flatnonzero(codes >= 0)
+    if statistics is None or not len(labeled):
         return None
-    sample = labelled[subsample_by_label(codes[labelled], _N_CELLS_OF_SHIFT)]
+    sample = labeled[subsample_by_label(codes[labeled], _N_CELLS_OF_SHIFT)]
     measured = None
     expression = []
     with only_warnings(query_logger):

@@ -109,7 +109,8 @@ class Cells:
     positions of those that are cell types, and ``all_labels`` those of the model. ``record`` is what
     ``model.annotate`` wrote to ``uns``. ``second`` is the second best label of each label's cells and
     its mean probability in them. ``probability``, ``novelty`` and ``novelty_pvalue`` are
-    ``(n_obs,)``; ``is_corrected`` says that :func:`tosica.tl.novelty` wrote the novelty. ``samples``
+    ``(n_obs,)``; ``is_corrected`` says that :func:`tosica.tl.novelty` wrote the novelty, and
+    ``clusters`` is its table. ``samples``
     and ``known``, the labels that were known before, are there if the caller named their columns.
 
     Parameters
@@ -168,6 +169,7 @@ class Cells:
             self.novelty = read_numbers(adata, f"{key}_novelty")
             self.novelty_pvalue = read_numbers(adata, f"{key}_novelty_pvalue")
         self.is_corrected = f"{key}_novelty_cluster" in adata.obs
+        self.clusters: pd.DataFrame | None = adata.uns.get(f"{key}_novelty")
         self.samples = None
         if sample_key is not None:
             self.samples = read_groups(adata, sample_key, name="sample_key")

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 import torch
+from sklearn.cluster import KMeans
 
 from tosica._checks import validate_params
 from tosica._obs import read_groups, read_numbers
@@ -17,12 +18,21 @@ from tosica.data import load_annotations
 from tosica.linear import (
     MAX_CELLS_NOVELTY,
     MIN_CELLS,
+    LabelShift,
+    Neighborhoods,
     NoveltyStatistics,
     add_doubt,
     common_shift,
+    distance_from_confident,
+    find_neighborhoods,
     fit_novelty,
+    gene_excess,
+    genes_of_cluster,
     label_excess,
+    label_shift,
+    neighborhood_labels,
     pvalues,
+    standardize_robustly,
     subsample_by_label,
 )
 from tosica.tl._evidence import ANNOTATED_BY_MODEL, annotating_model
@@ -37,6 +47,10 @@ if TYPE_CHECKING:
     from tosica.tl._majority_vote import Clusters
 
 _BATCH_SIZE = 512
+# Cells of a cluster in which new types are looked for, if the caller has none.
+_CELLS_PER_CLUSTER = 50
+# Genes of a cluster that are named.
+_N_GENES = 5
 
 
 @validate_params(**ANNOTATED_BY_MODEL, over_clustering=CLUSTERS)
@@ -52,21 +66,29 @@ def novelty(
     key: str = "tosica",
     copy: bool = False,
 ) -> AnnData | None:
-    """Score cells and clusters of the query that may be of a type the reference lacks.
+    r"""Score cells and clusters of the query that may be of a type the reference lacks.
 
-    A network often gives a high probability to cells of a type that it was not trained on. The
-    score of a cell adds its distance from the nearest label, over genes and in principal
-    components, and 1 - its probability, each standardized, as ``model.annotate`` does. It also
-    corrects for a batch effect, in two steps. First, what the query has in common is subtracted:
-    for each gene, the median over the labels of the difference between query and reference. A batch
-    or a treatment changes most types, while a new type is found under one label or two. (If only
-    two labels have five cells, the smaller of two differences with the same sign is subtracted.)
-    Then the distances of each label's cells are lowered until their lowest tenth is as low as the
-    reference's.
+    A model often gives a high probability to cells of a type that it was not trained on, and genes
+    of such a type hardly vary in the reference. The score adds three measures, each in robust
+    standard deviations over the query's cells:
 
-    None is done if the common difference is no larger than between two samples of the same cells. A
-    query in which only one label has five cells is not corrected either, because a batch effect and
-    a new type look the same in it.
+    1. that of ``model.annotate``: the distance of the cell from the nearest label, over genes and
+       in principal components of the reference, and 1 - its probability,
+    2. the difference of the cell's neighborhood (five cells, in the query's own components) from
+       its label in the 20 genes that differ most,
+    3. the distance of the neighborhood from the query's own confident cells of the nearest label.
+
+    Known batches are taken off: for each gene, the median over the labels of the difference between
+    query and reference is subtracted, and genes in which this difference varies among labels count
+    less. A batch or a treatment changes most types, while a new type is found under one label or
+    two. (If only two labels have five cells, the smaller of two differences with the same sign is
+    subtracted.) Distances of the first measure are then lowered until the lowest tenth of each
+    label's cells is as low as the reference's.
+
+    No difference is subtracted in the first measure if it is no larger than between two samples of
+    the same cells. A query in which only one label has five cells is not corrected either, because
+    a batch effect and a new type look the same in it. Fewer than 25 cells have no components of
+    their own, and are scored by the first measure alone.
 
     Parameters
     ----------
@@ -80,9 +102,11 @@ def novelty(
         what the model knows of the cells that it was trained on. Needed for models of the original
         code, and for models that were saved before they kept this.
     over_clustering
-        Column of ``adata.obs`` or a sequence, ``(n_obs,)``, with clusters of the query; by default
-        the predictions. The score of a cluster is the median over its cells, and its p-value twice
-        the median of theirs, which is valid however they depend on each other.
+        Column of ``adata.obs`` or a sequence, ``(n_obs,)``, with clusters of the query. By default
+        the cells of each predicted label are split by k-means, in the query's components, into
+        clusters of about 50 cells. The score of a cluster is the median over its cells in standard
+        errors, :math:`\sqrt{2 n / \pi}` times the median with at most :math:`n = 50` cells, and its
+        p-value twice the median of theirs, which is valid however they depend on each other.
     layer, use_raw
         Where the query's expression is, as in ``model.annotate``.
     correct_batch
@@ -99,11 +123,18 @@ def novelty(
     ``None``, or the copy if ``copy=True``. Written are, float32,
 
     ``adata.obs["tosica_novelty"]``, ``adata.obs["tosica_novelty_pvalue"]``
-        Score of each cell, about standard normal for cells of a known type, and the share of the reference's cells
-        that are as distant (a conformal p-value). They take the place of those of ``annotate``.
+        Score of each cell in robust standard deviations above the query's median, and the share of
+        the reference's cells that are as distant in the first measure (a conformal p-value). They
+        take the place of those of ``annotate``.
     ``adata.obs["tosica_novelty_cluster"]``, ``adata.obs["tosica_novelty_cluster_pvalue"]``
         Score and p-value of the cell's cluster. Order clusters by the score: a p-value of few cells of a small
         reference is never very small.
+    ``adata.obs["tosica_novelty_group"]``
+        The cell's cluster, categorical: ``"B cell 2"`` is the second of those labeled B cell.
+    ``adata.uns["tosica_novelty"]``
+        Table of the clusters, the highest score first: ``cluster``, ``n_cells``, ``label`` (of most
+        of its cells), ``score``, ``pvalue``, and ``genes``, which it expresses more than this label
+        does in the reference, the batch taken off, separated by commas.
 
     The p-values hold for one cell or one cluster each: among many, correct for the number of
     tests, for instance by :func:`scipy.stats.false_discovery_control`.
@@ -151,13 +182,13 @@ def novelty(
     """
     model = annotating_model(adata, model, key)
     load_annotations(adata)
-    if over_clustering is None:
-        over_clustering = f"{key}_prediction"
-    clusters = read_clusters(adata, over_clustering)
     statistics = _statistics(model, reference)
     predicted = np.asarray(read_groups(adata, f"{key}_prediction"), dtype=str)
     codes = pd.Index(model.labels).get_indexer(pd.Index(predicted))
     positions = pd.Index(statistics.labels).get_indexer(pd.Index(codes))
+    clusters = None
+    if over_clustering is not None:
+        clusters = read_clusters(adata, over_clustering)
     with progress(2 * adata.n_obs, "novelty") as step:
         query = read_query(model, adata, step, layer=layer, use_raw=use_raw)
         shift = None
@@ -170,20 +201,39 @@ def novelty(
     probability = _probability_before(model, query)
     if probability is None:
         probability = read_numbers(adata, f"{key}_probability")
-    cells = pd.DataFrame(
-        {
-            "novelty": add_doubt(distance, probability),
-            "novelty_pvalue": pvalues(distance, statistics.reference_scores),
-        }
+    neighborhoods = find_neighborhoods(query.x)
+    if clusters is None:
+        clusters = _split_labels(predicted, neighborhoods)
+    score = add_doubt(distance, probability)
+    no_shift = np.zeros(query.x.shape[1])
+    gene_shift = LabelShift(no_shift, no_shift)
+    if neighborhoods is not None:
+        average = neighborhoods.average()
+        labels = neighborhood_labels(
+            neighborhoods, positions, probability, len(statistics.labels)
+        )
+        if correct_batch:
+            gene_shift = label_shift(query.x, labels, average, statistics.means)
+        excess = gene_excess(
+            query.x, labels, average, gene_shift, statistics, query.measured
+        )
+        in_query = distance_from_confident(neighborhoods, positions, probability)
+        score = standardize_robustly(
+            standardize_robustly(score)
+            + standardize_robustly(excess)
+            + standardize_robustly(in_query)
+        )
+    cells = _score_clusters(
+        score, pvalues(distance, statistics.reference_scores), clusters
     )
-    medians = cells.groupby(clusters.codes).transform("median")
-    cells["novelty_cluster"] = medians["novelty"]
-    # Twice the median of p-values is a p-value, however they depend on each other (Rüger, 1978).
-    cells["novelty_cluster_pvalue"] = (2 * medians["novelty_pvalue"]).clip(upper=1)
     result = adata.copy() if copy else adata
     for name, values in cells.items():
         result.obs[f"{key}_{name}"] = values.to_numpy(np.float32)
-    logger.info("novelty: added .obs['%s_novelty'] and three columns more", key)
+    result.obs[f"{key}_novelty_group"] = clusters
+    result.uns[f"{key}_novelty"] = _table_of_clusters(
+        cells, clusters, predicted, positions, query, gene_shift, statistics, model
+    )
+    logger.info("novelty: added .obs['%s_novelty'] and four columns more", key)
     return result if copy else None
 
 
@@ -249,6 +299,85 @@ def _statistics(model: TOSICA, reference: AnnData | None) -> NoveltyStatistics:
             "model was trained on."
         )
     return statistics
+
+
+def _score_clusters(
+    score: NDArray[np.float64],
+    pvalue: NDArray[np.float64],
+    clusters: pd.Categorical,
+) -> pd.DataFrame:
+    """Columns of ``obs`` with scores and p-values of the cells and of their clusters."""
+    cells = pd.DataFrame({"novelty": score, "novelty_pvalue": pvalue})
+    medians = cells.groupby(clusters.codes).transform("median")
+    n_cells = np.bincount(clusters.codes)[clusters.codes]
+    # Cells of a known type in another batch differ alike, so that many do not make it surer.
+    n_effective = np.minimum(n_cells, _CELLS_PER_CLUSTER)
+    cells["novelty_cluster"] = medians["novelty"] * np.sqrt(2 * n_effective / np.pi)
+    # Twice the median of p-values is a p-value, however they depend on each other (Rüger, 1978).
+    cells["novelty_cluster_pvalue"] = (2 * medians["novelty_pvalue"]).clip(upper=1)
+    return cells
+
+
+def _split_labels(
+    predicted: NDArray[np.str_], neighborhoods: Neighborhoods | None
+) -> pd.Categorical:
+    """Split the cells of each label into clusters of about 50, named by the label and a number."""
+    names = predicted.astype(object)
+    if neighborhoods is None:
+        return pd.Categorical(names)
+    components = neighborhoods.components
+    # K-means begins with cells by their position: the order of the cells must not matter.
+    order = np.lexsort(components.T)
+    for label in np.unique(predicted):
+        cells = order[predicted[order] == label]
+        n_clusters = -(-len(cells) // _CELLS_PER_CLUSTER)
+        if n_clusters == 1:
+            continue
+        k_means = KMeans(n_clusters, n_init=4, random_state=0)
+        numbers = k_means.fit_predict(components[cells])
+        names[cells] = [f"{label} {number + 1}" for number in numbers]
+    return pd.Categorical(names)
+
+
+def _table_of_clusters(
+    cells: pd.DataFrame,
+    clusters: pd.Categorical,
+    predicted: NDArray[np.str_],
+    positions: NDArray[np.intp],
+    query: Query,
+    shift: LabelShift,
+    statistics: NoveltyStatistics,
+    model: TOSICA,
+) -> pd.DataFrame:
+    """One row for each cluster, the highest score first, with the genes that its label lacks."""
+    gene_names = np.asarray(model.get_var_names(), dtype=str)
+    rows = []
+    for code, cluster in enumerate(clusters.categories):
+        members = np.flatnonzero(clusters.codes == code)
+        if len(members) == 0:
+            continue
+        labels, n_cells = np.unique(predicted[members], return_counts=True)
+        label = labels[n_cells.argmax()]
+        position = positions[members[predicted[members] == label][0]]
+        genes: NDArray[np.str_] = np.array([], dtype=str)
+        if position >= 0:
+            ranked = genes_of_cluster(
+                query.x[members], position, shift, statistics, query.measured, _N_GENES
+            )
+            genes = gene_names[ranked]
+        rows.append(
+            {
+                "cluster": str(cluster),
+                "n_cells": len(members),
+                "label": str(label),
+                "score": float(cells["novelty_cluster"].iloc[members[0]]),
+                "pvalue": float(cells["novelty_cluster_pvalue"].iloc[members[0]]),
+                "genes": ", ".join(genes),
+            }
+        )
+    table = pd.DataFrame(rows).sort_values("score", ascending=False, kind="stable")
+    table.index = table.index.astype(str)
+    return table
 
 
 class Query(NamedTuple):

@@ -1,0 +1,323 @@
+"""Neighborhoods of a query: how far they are from their label, in the reference and in the query."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.covariance import LedoitWolf
+from sklearn.decomposition import TruncatedSVD
+from sklearn.neighbors import NearestNeighbors
+
+from tosica.linear._novelty import MIN_CELLS, TINY
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tosica.linear._novelty import NoveltyStatistics
+
+# Components of the query in which its cells are neighbors, and cells that each needs.
+_N_COMPONENTS = 20
+_CELLS_PER_COMPONENT = 5
+# Cells of a neighborhood. Fifteen are better for types of 20 cells and miss those of four.
+_N_NEIGHBORS = 5
+# Genes that count: a type differs from a similar one in few.
+_N_GENES = 20
+# Share of a gene's variance within labels that neighborhoods of one label differ by, since a
+# neighborhood is no random sample of its label; and least variance, as a share of the median gene's.
+_VARIANCE_OF_NEIGHBORHOODS = 0.05
+_FLOOR = 0.02
+# Median absolute deviation to standard deviation, of a normal distribution.
+_MAD_TO_SD = 1.4826
+# Cells of a label to estimate its shift from. More hardly change a median.
+_MAX_CELLS_SHIFT = 1_000
+# Cells whose means are dense at a time.
+_BATCH_SIZE = 512
+
+
+class Neighborhoods(NamedTuple):
+    """Each cell of a query with the cells that are nearest in the query's own components."""
+
+    components: NDArray[np.float64]
+    """Shape ``(n_cells, n_components)``."""
+    nearest: NDArray[np.int64]
+    """Positions of the nearest cells, the cell itself among them, ``(n_cells, n_neighbors)``."""
+
+    def average(self) -> sp.csr_matrix:
+        """Build the matrix whose product with values of cells are means over neighborhoods."""
+        n_cells, n_neighbors = self.nearest.shape
+        weights = np.full(self.nearest.size, 1 / n_neighbors, dtype=np.float32)
+        row_starts = np.arange(0, self.nearest.size + 1, n_neighbors)
+        return sp.csr_matrix(
+            (weights, self.nearest.ravel(), row_starts), shape=(n_cells, n_cells)
+        )
+
+
+class LabelShift(NamedTuple):
+    """Difference of a query from the reference in each gene, over its labels."""
+
+    common: NDArray[np.float64]
+    """Median over labels, ``(n_genes,)``."""
+    spread: NDArray[np.float64]
+    """Robust standard deviation over labels, ``(n_genes,)``."""
+
+
+def find_neighborhoods(x: sp.csr_matrix) -> Neighborhoods | None:
+    """Find the nearest cells of each cell.
+
+    Parameters
+    ----------
+    x
+        Normalized expression of the query, ``(n_cells, n_genes)``.
+
+    Returns
+    -------
+    The neighborhoods, or ``None`` if the cells are too few or too alike to have components.
+    """
+    n_components = min(
+        _N_COMPONENTS, x.shape[0] // _CELLS_PER_COMPONENT, x.shape[1] - 1
+    )
+    if n_components < _CELLS_PER_COMPONENT or sp.linalg.norm(x) == 0:
+        return None
+    # This solver's result does not depend on the order of the cells.
+    svd = TruncatedSVD(n_components, algorithm="arpack", random_state=0)
+    components = svd.fit_transform(x.astype(np.float64))
+    components -= components.mean(0)
+    search = NearestNeighbors(n_neighbors=_N_NEIGHBORS).fit(components)
+    return Neighborhoods(components, search.kneighbors(components)[1])
+
+
+def neighborhood_labels(
+    neighborhoods: Neighborhoods,
+    positions: NDArray[np.integer],
+    probability: NDArray[np.floating],
+    n_labels: int,
+) -> NDArray[np.int64]:
+    """Take the label with the largest sum of probabilities in each neighborhood.
+
+    Parameters
+    ----------
+    neighborhoods
+        Of all cells.
+    positions
+        Position of each cell's label, -1 for none, ``(n_cells,)``.
+    probability
+        Of that label, ``(n_cells,)``.
+    n_labels
+        Number of labels.
+
+    Returns
+    -------
+    Positions, -1 where no cell of the neighborhood has a label, ``(n_cells,)``.
+    """
+    labeled = np.flatnonzero(positions >= 0)
+    votes = sp.csr_matrix(
+        (probability[labeled], (labeled, positions[labeled])),
+        shape=(len(positions), n_labels),
+    )
+    sums = (neighborhoods.average() @ votes).toarray()
+    return np.where(sums.max(1) > 0, sums.argmax(1), -1)
+
+
+def label_shift(
+    x: sp.csr_matrix,
+    labels: NDArray[np.integer],
+    average: sp.csr_matrix,
+    means: NDArray[np.floating],
+) -> LabelShift:
+    """Compare each label's median neighborhood with the label's mean in the reference.
+
+    Parameters
+    ----------
+    x
+        Normalized expression of the query, ``(n_cells, n_genes)``.
+    labels
+        Position of each neighborhood's label in ``means``, -1 for none, ``(n_cells,)``.
+    average
+        Matrix of :meth:`Neighborhoods.average`.
+    means
+        Mean expression of each label in the reference, ``(n_labels, n_genes)``.
+
+    Returns
+    -------
+    Median and spread of the differences; none if fewer than two labels have enough cells, because a
+    batch and a new type look the same in one label.
+    """
+    differences = []
+    for label, mean in enumerate(means):
+        cells = np.flatnonzero(labels == label)
+        if len(cells) < MIN_CELLS:
+            continue
+        # Evenly over the cells, since their order may be that of samples.
+        step = -(-len(cells) // _MAX_CELLS_SHIFT)
+        expression = (average[cells[::step]] @ x).toarray()
+        differences.append(np.median(expression, axis=0) - mean)
+    if len(differences) < 2:
+        no_shift = np.zeros(x.shape[1])
+        return LabelShift(no_shift, no_shift)
+    common = np.median(differences, axis=0)
+    deviation = np.median(np.abs(differences - common), axis=0)
+    return LabelShift(common, _MAD_TO_SD * deviation)
+
+
+def gene_excess(
+    x: sp.csr_matrix,
+    labels: NDArray[np.integer],
+    average: sp.csr_matrix,
+    shift: LabelShift,
+    statistics: NoveltyStatistics,
+    measured: NDArray[np.bool_] | None = None,
+) -> NDArray[np.float64]:
+    r"""Compute how far each neighborhood is from its label in the genes that differ most.
+
+    With the mean :math:`m_g` of gene :math:`g` over :math:`k` neighbors, the label's mean
+    :math:`c_g` in the reference, the shift :math:`b_g` that labels share and its spread
+    :math:`s_g`, and the variance :math:`v_g` within labels, a gene differs by
+
+    .. math:: z_g = |m_g - c_g - b_g| / \sqrt{v_g / k + s_g^2 + 0.05 v_g + f}.
+
+    The result is :math:`\log(1 + \bar z)` over the 20 genes with the largest :math:`z_g`.
+
+    Parameters
+    ----------
+    x
+        Normalized expression of the query, ``(n_cells, n_genes)``.
+    labels
+        Position of each neighborhood's label in ``statistics.labels``, -1 for none.
+    average
+        Matrix of :meth:`Neighborhoods.average`.
+    shift
+        Of the query.
+    statistics
+        Of the model's reference.
+    measured
+        Shape ``(n_genes,)``: ``False`` for genes that the query lacks, which are left out.
+
+    Returns
+    -------
+    Shape ``(n_cells,)``; 0 where no neighbor has a label.
+    """
+    variance = np.asarray(statistics.variance, dtype=np.float64)
+    error = _error_of_means(variance, shift, n_cells=_N_NEIGHBORS)
+    if measured is not None:
+        error = np.where(measured, error, np.inf)
+    n_genes = min(_N_GENES, x.shape[1])
+    excess = np.zeros(x.shape[0])
+    for first_row in range(0, x.shape[0], _BATCH_SIZE):
+        rows = slice(first_row, first_row + _BATCH_SIZE)
+        expected = statistics.means[labels[rows]] + shift.common
+        difference = np.abs((average[rows] @ x).toarray() - expected) / error
+        largest = np.partition(difference, -n_genes, axis=1)[:, -n_genes:]
+        excess[rows] = np.log1p(largest.mean(1))
+    return np.where(labels >= 0, excess, 0.0)
+
+
+def distance_from_confident(
+    neighborhoods: Neighborhoods,
+    positions: NDArray[np.integer],
+    probability: NDArray[np.floating],
+) -> NDArray[np.float64]:
+    """Compute the distance from the query's own confident cells of the nearest label.
+
+    A type that the reference lacks varies in the query's components, whatever the batch. The center
+    of a label is the median of the half of its cells that are most probable; distances are
+    Mahalanobis with the covariance of these halves, in logarithms, and means over neighborhoods.
+
+    Parameters
+    ----------
+    neighborhoods
+        Of all cells.
+    positions
+        Position of each cell's label, -1 for none, ``(n_cells,)``.
+    probability
+        Of that label, ``(n_cells,)``.
+
+    Returns
+    -------
+    Shape ``(n_cells,)``; zeros if no label has enough cells.
+    """
+    centers = []
+    residuals = []
+    for label in np.unique(positions[positions >= 0]):
+        cells = np.flatnonzero(positions == label)
+        if len(cells) < MIN_CELLS:
+            continue
+        n_confident = -(-len(cells) // 2)
+        by_probability = np.argsort(-probability[cells], kind="stable")
+        confident = neighborhoods.components[cells[by_probability[:n_confident]]]
+        centers.append(np.median(confident, axis=0))
+        residuals.append(confident - centers[-1])
+    if not centers:
+        return np.zeros(len(positions))
+    covariance = LedoitWolf(assume_centered=True).fit(np.vstack(residuals))
+    distances = np.min(
+        [covariance.mahalanobis(neighborhoods.components - c) for c in centers], axis=0
+    )
+    log_distance = np.log(np.maximum(distances, TINY))
+    return log_distance[neighborhoods.nearest].mean(1)
+
+
+def standardize_robustly(values: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Subtract the median and divide by the median absolute deviation, scaled to a normal's.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> standardize_robustly(np.array([1.0, 2.0, 3.0, 4.0, 100.0])).round(2).tolist()
+    [-1.35, -0.67, 0.0, 0.67, 65.43]
+    """
+    deviation = values - np.median(values)
+    scale = _MAD_TO_SD * np.median(np.abs(deviation))
+    return np.asarray(deviation / max(float(scale), TINY))
+
+
+def genes_of_cluster(
+    x: sp.csr_matrix,
+    label: int,
+    shift: LabelShift,
+    statistics: NoveltyStatistics,
+    measured: NDArray[np.bool_] | None,
+    n_genes: int,
+) -> NDArray[np.intp]:
+    """Rank the genes that cells express more than their label does in the reference.
+
+    Parameters
+    ----------
+    x
+        Normalized expression of the cluster's cells, ``(n_cells, n_genes)``.
+    label
+        Position of the cells' label in ``statistics.labels``.
+    shift
+        Of the query.
+    statistics
+        Of the model's reference.
+    measured
+        Shape ``(n_genes,)``: ``False`` for genes that the query lacks, which are left out.
+    n_genes
+        Number of genes.
+
+    Returns
+    -------
+    Positions of at most ``n_genes`` genes, the largest excess in standard errors first.
+    """
+    variance = np.asarray(statistics.variance, dtype=np.float64)
+    error = _error_of_means(variance, shift, n_cells=x.shape[0])
+    expected = statistics.means[label] + shift.common
+    excess = (np.asarray(x.mean(0)).ravel() - expected) / error
+    if measured is not None:
+        excess = excess * measured
+    order = np.argsort(-excess, kind="stable")[:n_genes]
+    return order[excess[order] > 0]
+
+
+def _error_of_means(
+    variance: NDArray[np.float64], shift: LabelShift, n_cells: int
+) -> NDArray[np.float64]:
+    """Standard error of a gene's mean over cells of a label, in another batch."""
+    varying = variance[variance > 0]
+    floor = TINY
+    if len(varying):
+        floor = _FLOOR * float(np.median(varying))
+    of_mean = variance / n_cells + _VARIANCE_OF_NEIGHBORHOODS * variance
+    return np.sqrt(of_mean + shift.spread**2 + floor)
