@@ -72,7 +72,7 @@ def make_model(seed: int) -> tosica.TOSICA:
     adata = make_cells()
     tosica.TOSICA.setup_anndata(adata, labels_key="kind")
     tosica.settings.seed = seed
-    model = tosica.TOSICA(adata, embed_dim=8)
+    model = tosica.TOSICA(adata, embed_dim=16)
     model.train(max_epochs=2, accelerator="cpu", enable_progress_bar=False)
     return model
 

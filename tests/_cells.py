@@ -1,6 +1,7 @@
 """Cells and trained models that tests and examples share; conftest.py has fixtures of them.
 
-Each cached function is called once a process: what it returns is not to be changed.
+Each cached function is called once a process: what it returns is not to be changed. Models have heads of
+width 4, 8 or 12 (``embed_dim / n_heads``), because attention is compiled for each width in some 9 s.
 """
 
 from __future__ import annotations

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import json
 import logging
+import runpy
+import subprocess
 import sys
 from functools import partialmethod
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -107,7 +112,8 @@ def data(tmp_path_factory):
     return folder
 
 
-# Arguments of a short run of each script, and the constants that are made smaller.
+# Arguments of a short run of each script, and the constants that are made smaller; a name with a dot
+# is of another module.
 RUNS = {
     "accuracy": (
         ["{data}", "--tasks=kang", "--methods", "tosica", "svm", "--seeds=1"],
@@ -142,17 +148,25 @@ RUNS = {
     ),
     "new_labels": (
         ["--data={data}", "--seeds=0", "--methods=tosica", "--only=B cells"],
-        {},
+        {"_new_label_methods.SIZES": (30,)},
     ),
-    "novelty": (["{data}", "--tasks=kang", "--seeds=2", "--max-epochs=1"], {}),
+    "novelty": (
+        ["{data}", "--tasks=kang", "--seeds=2", "--max-epochs=1"],
+        {"N_REFERENCES": 1, "N_MODELS": 2},
+    ),
     "ontology": (
         ["{data}", "--sources=kang", "--tasks=kang", "--seeds=1"],
         {"COVERAGES": (0.8,)},
     ),
     "parts": (["{data}", "--tasks=kang", "--seeds=1"], {}),
     "scale": (
-        ["--cells=600", "--folder={out}"],
-        {"ANNOTATE": ("zarr",), "TRAIN": ("memory",)},
+        ["--cells=300", "--folder={out}"],
+        {
+            "ANNOTATE": ("zarr",),
+            "TRAIN": ("memory",),
+            "_scale_runs.N_REFERENCE": 300,
+            "_scale_runs.N_GENES": 600,
+        },
     ),
     "scales": (
         ["{data}", "--names=kang", "--seeds=1", "--epochs=1"],
@@ -161,6 +175,17 @@ RUNS = {
     "speed": (["{data}", "--cases=kang", "--seeds=1"], {}),
     "trajectory": (["--seeds=1", "--tasks=without CDP"], {}),
 }
+
+
+def run_script(command, **_):
+    """What ``subprocess.run`` returns for a Python script, which runs in this process."""
+    output = io.StringIO()
+    with (
+        mock.patch.object(sys, "argv", command[1:]),
+        contextlib.redirect_stdout(output),
+    ):
+        runpy.run_path(command[1], run_name="__main__")
+    return subprocess.CompletedProcess(command, 0, output.getvalue(), "")
 
 
 def test_every_script_has_a_short_run():
@@ -173,19 +198,22 @@ def test_every_script_has_a_short_run():
 def test_a_short_run(name, load, data, tmp_path, monkeypatch, capsys):
     script = load(name)
     arguments, constants = RUNS[name]
-    for constant, value in constants.items():
-        current = getattr(script, constant)
+    for path, value in constants.items():
+        module_name, _, constant = path.rpartition(".")
+        module = load(module_name or name)
+        current = getattr(module, constant)
         if constant == "TRANSFORMS":
             value = {key: current[key] for key in value}
         elif constant == "OF_PART":
             value = dict.fromkeys(current, (value,))
-        monkeypatch.setattr(script, constant, value)
+        monkeypatch.setattr(module, constant, value)
     if name == "scale":
         measure = load("_scale_runs").run
         monkeypatch.setattr(script, "in_process", lambda *a: measure(*map(str, a)))
     if name == "scales":
         monkeypatch.setitem(script.DATA, "kang", ("Kang", script.kang, N_CELLS // 2))
     if name == "speed":
+        monkeypatch.setattr(script.subprocess, "run", run_script)
         monkeypatch.setitem(
             script.CASES, "kang", ("Kang", "kang_pbmc.h5ad", "cluster_id", 120)
         )

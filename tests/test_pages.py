@@ -206,7 +206,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_10x_mtx(counts, path / "filtered_feature_bc_matrix", query.var_names)
     tosica.pp.build_mask(ref)
     tosica.TOSICA.setup_anndata(ref, labels_key="cell_type")
-    model = tosica.TOSICA(ref, embed_dim=8, max_gene_sets=50)
+    model = tosica.TOSICA(ref, embed_dim=16, max_gene_sets=50)
     model.train(max_epochs=1, enable_progress_bar=False)
     model.save(path / "model")
     return path

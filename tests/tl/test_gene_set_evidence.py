@@ -122,7 +122,7 @@ def test_a_set_that_is_no_token_is_found(toy, train, fast_plan):
     sets["genes of a"] = list(toy.var_names[:8])
     tosica.pp.build_mask(toy, sets, min_genes=3, max_jaccard=1)
     tosica.TOSICA.setup_anndata(toy, labels_key="kind")
-    model = tosica.TOSICA(toy, embed_dim=8, max_gene_sets=3)
+    model = tosica.TOSICA(toy, embed_dim=16, max_gene_sets=3)
     model.train(
         max_epochs=2,
         accelerator="cpu",
