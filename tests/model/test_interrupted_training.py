@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from unittest.mock import Mock
 
 import anndata
@@ -98,7 +99,7 @@ def test_the_first_one_leaves_a_model_to_use(new, toy_query, tmp_path, caplog, s
 
 def test_an_own_handler_is_left_alone(new):
     """Such as one that a workflow manager installed, which ends the training in its own way."""
-    model = new()
+    model = new(linear=False)
     signal.signal(signal.SIGINT, fail)
     with pytest.raises(RuntimeError, match="out of memory"):
         model.train(**ONCE, callbacks=[At(3, press)])
@@ -137,12 +138,18 @@ def test_elsewhere_ctrl_c_leaves_the_model_as_it_was(new, monkeypatch, caplog, p
     assert model.history is None
 
 
+@pytest.fixture(scope="module")
+def trained_model(_toy, train):
+    """A model that no training of these tests may change."""
+    return train(_toy.copy(), refit=False)
+
+
 @pytest.mark.parametrize(
     "error", [RuntimeError("out of memory"), SystemExit(3)], ids=repr
 )
-def test_a_trained_model_stays_as_it_was(toy, toy_query, train, error):
+def test_a_trained_model_stays_as_it_was(trained_model, toy_query, error):
     """Also in a thread, where signals cannot be handled."""
-    model = train(toy, refit=False)
+    model = trained_model
     probabilities = model.predict(toy_query, soft=True)
     attributes = dict(model.__dict__)
     text = repr(model)
@@ -164,7 +171,7 @@ def test_a_trained_model_stays_as_it_was(toy, toy_query, train, error):
 
 
 def test_a_training_that_diverges(new):
-    model = new()
+    model = new(linear=False)
 
     class Spoil(Callback):
         def on_train_batch_end(self, trainer, plan, *_):
@@ -237,26 +244,26 @@ STOPPING = {
 
 
 @pytest.mark.parametrize(
-    ("step", "options"),
+    ("step", "linear", "options"),
     [
-        (N_STEPS, {}),
+        (N_STEPS, True, {}),
         # At the end of an epoch.
-        (12, {"precision": "bf16-mixed", "accumulate_grad_batches": 2}),
-        (13, STOPPING),
+        (12, False, {"precision": "bf16-mixed", "accumulate_grad_batches": 2}),
+        (13, False, STOPPING),
     ],
     ids=str,
 )
-def test_it_ends_with_the_same_weights(new, tmp_path, caplog, step, options):
-    expected = new()
+def test_it_ends_with_the_same_weights(new, tmp_path, caplog, step, linear, options):
+    expected = new(linear=linear)
     expected.train(**ONCE, **options)
     with pytest.raises(KeyboardInterrupt):
-        new().train(
+        new(linear=linear).train(
             **ONCE, **options, checkpoint_dir=tmp_path, callbacks=[At(step, press)]
         )
     path = tmp_path / "training.pt"
     assert f"train with the same arguments and resume={str(path)!r}" in caplog.text
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
-    model = new()
+    model = new(linear=linear)
     torch.rand(3)
     model.train(**ONCE, **options, resume=path if step % 2 else tmp_path)
     assert_same(model, expected)
@@ -279,6 +286,7 @@ def test_of_a_finished_training_on_disk(toy, new, monkeypatch, tmp_path):
 
 
 def test_another_training_is_refused(new, toy, tmp_path):
+    new = partial(new, linear=False)
     new().train(**ONCE, checkpoint_dir=tmp_path)
     resume = {**ONCE, "resume": tmp_path}
     for name, other in {

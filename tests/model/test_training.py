@@ -18,7 +18,7 @@ from sklearn.metrics import log_loss
 import tosica
 from tosica import TOSICA
 from tosica.model import _phases
-from tosica.model._phases import PHASES, default_epochs, fit_network, refit
+from tosica.model._phases import PHASES, fit_network, refit
 from tosica.model._plan import TrainingPlan, TrainingPlanConfig
 from tosica.model._reference import ReferenceData
 
@@ -112,12 +112,6 @@ def test_a_label_with_a_single_cell_is_learnt_and_not_held_out(
     model.save(tmp_path / "model")
     loaded = TOSICA.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict(toy_query), predictions)
-
-
-def test_length_follows_the_data():
-    # 3 000 draws of a cell, or 100 times the root of their number.
-    assert default_epochs(81) == 38
-    assert default_epochs(2_500) == 2
 
 
 @ONE_CELL
