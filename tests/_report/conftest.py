@@ -34,10 +34,13 @@ class Page(HTMLParser):
         self.elements.append((tag, dict(attrs)))
         if tag not in _VOID:
             self._open.append(tag)
-        made = {"table": (self.tables, []), "tr": (self.tables and self.tables[-1], [])}
-        made |= {"caption": (self.captions, ""), "script": (self.scripts, "")}
-        if tag in made:
-            made[tag][0].append(made[tag][1])
+        containers = {
+            "table": (self.tables, []),
+            "tr": (self.tables and self.tables[-1], []),
+        }
+        containers |= {"caption": (self.captions, ""), "script": (self.scripts, "")}
+        if tag in containers:
+            containers[tag][0].append(containers[tag][1])
         elif tag in ("th", "td"):
             self.tables[-1][-1].append("")
 
@@ -61,12 +64,14 @@ class Page(HTMLParser):
         """What is to be read, with every white space a blank."""
         return re.sub(r"\s+", " ", "".join(self.words))
 
-    def table(self, start):
+    def table(self, beginning):
         """Rows of the first table whose caption begins so."""
-        found = next(
-            i for i, caption in enumerate(self.captions) if caption.startswith(start)
+        position = next(
+            i
+            for i, caption in enumerate(self.captions)
+            if caption.startswith(beginning)
         )
-        return self.tables[found][1:]
+        return self.tables[position][1:]
 
     def attributes(self, tag):
         """Attributes of all elements of a kind."""
@@ -88,7 +93,7 @@ def query(toy_query, toy_model):
 
 
 @pytest.fixture
-def read(tmp_path):
+def read_page(tmp_path):
     """Write a report, and read the page."""
 
     def write_and_read(adata, *, model=None, **arguments):

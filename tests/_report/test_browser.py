@@ -123,9 +123,9 @@ class Browser:
             assert select.select([self._from], [], [], _PATIENCE)[0], (
                 "the browser does not answer"
             )
-            part = os.read(self._from, 2**20)
-            assert part, "the browser ended"
-            self._unread += part
+            received = os.read(self._from, 2**20)
+            assert received, "the browser ended"
+            self._unread += received
         message, _, self._unread = self._unread.partition(b"\0")
         return json.loads(message)
 
@@ -205,16 +205,19 @@ def test_pointer_filters_and_search(query, browse):
     browser = browse(1280, query, sample_key="donor")
 
     browser.run(_TO_MAP)
-    first = browser.run("tosicaMap.name(0)")
-    cell = query.obs_names.get_loc(first)
+    cell_name = browser.run("tosicaMap.name(0)")
+    cell = query.obs_names.get_loc(cell_name)
     for nudge in (-4, 0):
         x, y = browser.run(_FIRST_CELL)
         browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x + nudge, y=y)
-    shown = browser.wait(_TOOLTIPS)
-    assert shown.startswith(f"{first}\n{query.obs['tosica_prediction'].iloc[cell]}\n")
-    assert f"probability {probability[cell]:.3f}" in shown
+    tooltips = browser.wait(_TOOLTIPS)
+    assert tooltips.startswith(
+        f"{cell_name}\n{query.obs['tosica_prediction'].iloc[cell]}\n"
+    )
+    assert f"probability {probability[cell]:.3f}" in tooltips
     assert (
-        f"novelty p-value {query.obs['tosica_novelty_pvalue'].iloc[cell]:.4f}" in shown
+        f"novelty p-value {query.obs['tosica_novelty_pvalue'].iloc[cell]:.4f}"
+        in tooltips
     )
 
     def wait_for(n):

@@ -19,9 +19,9 @@ HOSTILE = {
 
 
 @pytest.fixture
-def full(query, toy_model, read):
+def full(query, toy_model, read_page):
     """A page with every section filled."""
-    return read(
+    return read_page(
         query,
         model=toy_model,
         labels_key="kind",
@@ -71,7 +71,7 @@ def test_elements_are_nested_and_named(full):
         "doubt",
         "methods",
     ]
-    assert [each["id"] for each in full.attributes("section")] == sections
+    assert [element["id"] for element in full.attributes("section")] == sections
     assert len(
         re.findall(r"</h2><p class=\"quiet\">[^<]{20,}[.;]", full.source)
     ) == len(sections)
@@ -93,23 +93,23 @@ def test_elements_are_nested_and_named(full):
     # Every control has a label that points to it, or one around it.
     controls = full.attributes("input") + full.attributes("select")
     assert len(controls) == 7
-    named = {each.get("for") for each in full.attributes("label")}
+    named = {element.get("for") for element in full.attributes("label")}
     for attributes in controls:
-        written = re.escape(str(attributes.get("value") or attributes.get("id")))
+        value = re.escape(str(attributes.get("value") or attributes.get("id")))
         assert attributes.get("id") in named or re.search(
-            rf'<label[^>]*><input [^>]*"{written}"', full.source
+            rf'<label[^>]*><input [^>]*"{value}"', full.source
         )
 
 
-def test_hostile_names_are_text(query, read):
-    n_scripts = len(read(query).scripts)
+def test_hostile_names_are_text(query, read_page):
+    n_scripts = len(read_page(query).scripts)
     query.obs["tosica_prediction"] = query.obs[
         "tosica_prediction"
     ].cat.rename_categories(HOSTILE)
     query.obs["donor"] = query.obs["donor"].cat.rename_categories({"d1": "<i>d1</i>"})
     query.obs_names = [f"<u>{name}</u>'\"&" for name in query.obs_names]
     query.var_names = [f"<s>{name}</s>" for name in query.var_names]
-    page = read(query, title="<h1>&amp;", sample_key="donor")
+    page = read_page(query, title="<h1>&amp;", sample_key="donor")
     assert page.badly_nested == []
     assert len(page.scripts) == n_scripts
     assert not {"b", "u", "s", "img"} & {tag for tag, _ in page.elements}
@@ -123,7 +123,7 @@ def test_hostile_names_are_text(query, read):
     )
 
 
-def test_names_of_all_cells_are_in_the_page(query, read):
+def test_names_of_all_cells_are_in_the_page(query, read_page):
     from bokeh.core.serialization import Deserializer
 
     def arrays(value):
@@ -133,18 +133,22 @@ def test_names_of_all_cells_are_in_the_page(query, read):
             for inner in value.values() if isinstance(value, dict) else value:
                 yield from arrays(inner)
 
-    found = list(arrays(read(query).map_data["doc"]))
+    columns = list(arrays(read_page(query).map_data["doc"]))
     [names] = [
-        bytes(array).decode().split("\n") for array in found if array.dtype == np.uint8
+        bytes(array).decode().split("\n")
+        for array in columns
+        if array.dtype == np.uint8
     ]
     assert sorted(names) == sorted(query.obs_names)
     codes = query.obs["tosica_prediction"].cat.codes
-    assert any(np.array_equal(array, codes[names]) for array in found)
+    assert any(np.array_equal(array, codes[names]) for array in columns)
 
 
 def luminance(color: str) -> float:
-    parts = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)]) / 255
-    linear = np.where(parts <= 0.03928, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    channels = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear = np.where(
+        channels <= 0.03928, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4
+    )
     return float(linear @ [0.2126, 0.7152, 0.0722])
 
 
@@ -154,11 +158,11 @@ def test_text_has_enough_contrast():
     )
     # The first two are the light scheme and the dark one.
     for block in re.findall(r":root \{(.*?)\}", css, flags=re.DOTALL)[:2]:
-        found = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
-        assert len(found) == 9
+        colors = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
+        assert len(colors) == 9
         for text in ("text", "quiet", "link", "warn"):
             for page in ("page", "soft", "warn-soft"):
                 bright, dark = sorted(
-                    (luminance(found[text]), luminance(found[page])), reverse=True
+                    (luminance(colors[text]), luminance(colors[page])), reverse=True
                 )
                 assert (bright + 0.05) / (dark + 0.05) >= 4.5, (text, page)

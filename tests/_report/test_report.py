@@ -15,11 +15,11 @@ import tosica
 
 
 def test_one_file_is_written_and_the_data_stay(query, toy_model, contents, tmp_path):
-    before = contents(query)
+    content = contents(query)
     path = tosica.report(query, str(tmp_path / "report.html"), sample_key="donor")
-    assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
+    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
     assert 1_000_000 < path.stat().st_size < 3_000_000
-    assert contents(query) == before
+    assert contents(query) == content
     # Bokeh numbers what it makes, so that others would have other numbers now.
     query.write_h5ad(tmp_path / "query.h5ad")
     backed = ad.read_h5ad(tmp_path / "query.h5ad", backed="r")
@@ -59,13 +59,13 @@ def test_where_no_page_can_be(query, tmp_path, path, error):
 # --------------------------------------------------------------------------- what it says
 
 
-def test_numbers_are_those_of_the_annotation(query, read):
+def test_numbers_are_those_of_the_annotation(query, read_page):
     query.obs["tosica_probability"] = np.where(np.arange(60) < 3, 0.3, 0.9).astype(
         np.float32
     )
     query.obs["known"] = query.obs["kind"].astype(object)
     query.obs.loc[query.obs_names[:10], "known"] = np.nan
-    page = read(query, labels_key="known", sample_key="donor", title="Lung")
+    page = read_page(query, labels_key="known", sample_key="donor", title="Lung")
     assert "<title>Lung</title>" in page.source
     predicted = query.obs["tosica_prediction"]
     assert {row[0]: int(row[1]) for row in page.table("Cells of each label")} == dict(
@@ -92,14 +92,14 @@ def test_numbers_are_those_of_the_annotation(query, read):
         assert f'class="swatch" style="background:{color}"' in page.source
 
 
-def test_methods_and_checks(query, toy_model, read):
+def test_methods_and_checks(query, toy_model, read_page):
     fewer = query[:, 3:].copy()
     with pytest.warns(UserWarning, match="only 27"):
         toy_model.annotate(fewer, enable_progress_bar=False)
-    page = read(fewer)
+    page = read_page(fewer)
     for row in tosica.tl.check(fewer).to_dict("records"):
-        for part in ("finding", "reason", "advice"):
-            assert re.sub(r"\s", " ", row[part]) in page.text
+        for column in ("finding", "reason", "advice"):
+            assert re.sub(r"\s", " ", row[column]) in page.text
     paragraph = page.text.partition("what this page was made with.")[2].partition(
         "To cite"
     )[0]
@@ -107,18 +107,18 @@ def test_methods_and_checks(query, toy_model, read):
     assert "By the expression of 30 genes, the model tells 3 labels apart" in paragraph
     assert "its tokens are 4 gene sets and 1 module of co-expressed genes." in paragraph
     assert "Cells whose best label had a probability below 0.10" in paragraph
-    cited = {each["href"] for each in page.attributes("a")}
+    cited = {link["href"] for link in page.attributes("a")}
     assert "https://doi.org/10.1038/s41467-023-35923-4" in cited
     versions = dict(page.table("Model, and packages"))
     assert versions["model (fingerprint)"] == toy_model.fingerprint
     assert versions["scanpy"] == version("scanpy")
 
 
-def test_what_is_not_there_is_said(query, read):
+def test_what_is_not_there_is_said(query, read_page):
     query.obs["cluster"] = pd.Categorical(["0", "1"] * 30)
     query.obs["tosica_probability"] = np.float32(0.9)
     del query.obs["tosica_novelty"], query.obs["tosica_novelty_pvalue"]
-    page = read(query, labels_key="cluster")
+    page = read_page(query, labels_key="cluster")
     absent = "samples (sample_key), known markers (markers), what tells each label (tosica.tl.attribute), novelty"
     assert (
         f"Not on this page, because tosica.report was not given it: {absent}"
@@ -130,43 +130,43 @@ def test_what_is_not_there_is_said(query, read):
     assert "novelty p-value @" not in page.source
     assert "None of the rules of this page found anything" in page.text
     query.obs["tosica_prediction"] = pd.Categorical(["a"] * 60)
-    page = read(query)
+    page = read_page(query)
     assert "No markers were computed: fewer than two labels have 5 cells" in page.text
     assert "No cell has these labels, which the model knows: b, c." in page.text
     query.obs["tosica_prediction"] = pd.Categorical(["Unknown"] * 60)
-    assert "No cell has a label." in read(query).text
+    assert "No cell has a label." in read_page(query).text
 
 
 # --------------------------------------------------------------------------- genes and gene sets
 
 
-def test_genes_and_gene_sets_are_those_of_attribute(query, toy_model, read):
+def test_genes_and_gene_sets_are_those_of_attribute(query, toy_model, read_page):
     nothing = (
         "The data hold nothing that explains these labels: call tosica.tl.attribute"
     )
-    assert nothing in read(query).text
+    assert nothing in read_page(query).text
     tosica.tl.attribute(query, toy_model)
     record = query.uns["tosica_attribution"]
     record["evidence"] = record["evidence"][record["evidence"]["group"] != "b"]
-    stored = read(query)
+    stored = read_page(query)
     assert (
         "The contributions are those that tosica.tl.attribute wrote to the data."
         in stored.text
     )
     assert "Next label: " in stored.text
     gene_sets = tosica.get.gene_sets_df(query)
-    told = {row[0]: row[1:] for row in stored.table("What tells each label")}
+    genes_of = {row[0]: row[1:] for row in stored.table("What tells each label")}
     for label, genes in tosica.get.genes_df(query, n_genes=10).groupby(
         "group", observed=True
     ):
         less = np.where(genes["expression"] < 0, " (expressed less)", "")
-        written = [f"{value:.2f}" for value in genes["contribution"]]
+        contributions = [f"{value:.2f}" for value in genes["contribution"]]
         rows = stored.table(f"Genes that tell {label}")
         assert [row[:2] for row in rows] == [
-            list(pair) for pair in zip(genes["gene"] + less, written, strict=True)
+            list(pair) for pair in zip(genes["gene"] + less, contributions, strict=True)
         ]
         sets = gene_sets[gene_sets["group"] == label]["gene_set"].to_list()
-        assert told[label][:2] == [
+        assert genes_of[label][:2] == [
             ", ".join((genes["gene"] + less)[:5]),
             sets[0] if sets else "none",
         ]
@@ -177,16 +177,16 @@ def test_genes_and_gene_sets_are_those_of_attribute(query, toy_model, read):
         else:
             sentence = f"Told by {', '.join((genes['gene'] + less)[:3])}; no gene set has evidence."
             assert sentence in stored.text
-    assert told["b"][1] == "none"
-    assert told["a"][1] == "alpha"
+    assert genes_of["b"][1] == "none"
+    assert genes_of["a"][1] == "alpha"
     record["model"] = "0123456789abcdef"
-    assert nothing in read(query).text
+    assert nothing in read_page(query).text
 
 
 @pytest.mark.parametrize("most_dense", [0, 2_000_000])
-def test_markers(query, toy_model, read, monkeypatch, most_dense):
+def test_markers(query, toy_model, read_page, monkeypatch, most_dense):
     monkeypatch.setattr("tosica._report._report._MAX_DENSE", most_dense)
-    page = read(
+    page = read_page(
         query, model=toy_model, markers={"a": ["G0", "G1", "G9", "CD3E"], "b": ["G10"]}
     )
     rows = page.table("Markers of a in these cells")
@@ -212,19 +212,19 @@ def test_markers(query, toy_model, read, monkeypatch, most_dense):
 
 
 @pytest.mark.slow  # numba compiles the UMAP first
-def test_a_umap_is_made_where_there_is_none(query, read, contents):
+def test_a_umap_is_made_where_there_is_none(query, read_page, contents):
     del query.obsm["X_umap"]
-    before = contents(query)
-    page = read(query)
+    content = contents(query)
+    page = read_page(query)
     assert "The data had no UMAP, so that one was computed for this page" in page.text
-    assert contents(query) == before
-    assert read(query).source == page.source
+    assert contents(query) == content
+    assert read_page(query).source == page.source
 
 
-def test_umaps_that_are_none(query, tmp_path, read):
+def test_umaps_that_are_none(query, tmp_path, read_page):
     few = query[:3].copy()
     del few.obsm["X_umap"]
-    page = read(few)
+    page = read_page(few)
     assert "No map: 3 cells are too few." in page.text
     assert len(page.source) < 100_000
     query.obsm["X_umap"][3] = np.nan
@@ -234,9 +234,9 @@ def test_umaps_that_are_none(query, tmp_path, read):
         tosica.report(query, tmp_path / "report.html")
 
 
-def test_a_sample_keeps_rare_labels(query, read):
+def test_a_sample_keeps_rare_labels(query, read_page):
     query.obs["tosica_prediction"] = np.where(np.isin(np.arange(60), [5, 50]), "b", "a")
-    page = read(query, max_cells=20)
+    page = read_page(query, max_cells=20)
     assert (
         "a random sample of 20 cells of 60, in which rare labels keep their cells"
         in page.text
@@ -250,45 +250,45 @@ def test_a_sample_keeps_rare_labels(query, read):
 
 
 @pytest.mark.parametrize("values", ["scaled", "zero", "none"])
-def test_another_matrix(query, toy_model, read, tmp_path, values):
+def test_another_matrix(query, toy_model, read_page, tmp_path, values):
     query.layers["counts"] = query.X.copy()
     query.raw = query.copy()
     dense = query.X.toarray()
     query.X = {"scaled": dense - dense.mean(0), "zero": dense * 0, "none": None}[values]
-    page = read(query)
+    page = read_page(query)
     assert "No markers were computed: adata.X " in page.text
     assert "layer= or use_raw=True" in page.text
     if values == "scaled":
         for arguments in ({"layer": "counts"}, {"use_raw": True}):
             assert (
                 "Markers of a in these cells"
-                in read(query, model=toy_model, **arguments).text
+                in read_page(query, model=toy_model, **arguments).text
             )
         query.layers["scaled"] = query.X
         with pytest.raises(ValueError, match="holds negative values"):
             tosica.report(query, tmp_path / "no.html", layer="scaled")
 
 
-def test_a_page_of_one_cell(query, read):
-    one = query[:1].copy()
-    one.obs["tosica_probability"] = np.float32(0.64)
-    text = read(one).text
+def test_a_page_of_one_cell(query, read_page):
+    cell = query[:1].copy()
+    cell.obs["tosica_probability"] = np.float32(0.64)
+    text = read_page(cell).text
     assert "its only cell has a probability of 0.64" in text
     assert "half of the cells" not in text
 
 
-def test_another_key(query, toy_model, read):
+def test_another_key(query, toy_model, read_page):
     toy_model.annotate(query, key_added="lung", enable_progress_bar=False)
     with pytest.raises(
         KeyError, match=r"run model\.annotate.*or pass key='tosica', which is there"
     ):
-        read(query, key="liver")
-    assert "under the key 'lung'" in read(query, key="lung", model=toy_model).text
+        read_page(query, key="liver")
+    assert "under the key 'lung'" in read_page(query, key="lung", model=toy_model).text
 
 
-def test_several_modalities(cite_query, cite_model, read):
+def test_several_modalities(cite_query, cite_model, read_page):
     cite_model.annotate(cite_query, enable_progress_bar=False)
     cite_query.obsm["X_umap"] = np.zeros((60, 2))
-    page = read(cite_query, model=cite_model, sample_key="donor")
+    page = read_page(cite_query, model=cite_model, sample_key="donor")
     assert "No markers were computed: the cells have several modalities" in page.text
     assert any(row[0].startswith("protein:") for row in page.table("Genes that tell a"))

@@ -57,11 +57,11 @@ def expected(toy_query, toy_model):
     return annotated.obs
 
 
-def assert_same(found, expected):
-    assert list(found.columns) == list(expected.columns)
-    assert list(found["tosica_prediction"]) == list(expected["tosica_prediction"])
+def assert_same(table, expected):
+    assert list(table.columns) == list(expected.columns)
+    assert list(table["tosica_prediction"]) == list(expected["tosica_prediction"])
     np.testing.assert_allclose(
-        found["tosica_probability"], expected["tosica_probability"], rtol=1e-5
+        table["tosica_probability"], expected["tosica_probability"], rtol=1e-5
     )
 
 
@@ -87,10 +87,10 @@ def test_queries_in_every_format(
             write(toy_query, query)
     table = tmp_path / "labels.csv"
     assert run("annotate", query, "--model", model_folder, "--obs-out", table).code == 0
-    found = pd.read_csv(table, index_col=0)
-    assert list(found.index) == list(expected.index)
+    annotated = pd.read_csv(table, index_col=0)
+    assert list(annotated.index) == list(expected.index)
     if stored in (".h5ad", ".zarr", "csc"):
-        assert_same(found, expected)
+        assert_same(annotated, expected)
 
 
 def write_as_0_7(adata, path):
@@ -143,7 +143,8 @@ def test_other_layouts_of_h5ad(
     assert run("info", query).code == 0
     # Another file in memory may be open.
     stores = [ondisk.open_store(str(query)) for _ in range(2)]
-    assert run("annotate", query, "--model", model_folder, "-o", output).code == 0
+    arguments = ["annotate", query, "--model", model_folder, "-o", output]
+    assert run(*arguments, "--no-report").code == 0
     for store in stores:
         store.close()
     annotated = ad.read_h5ad(output)
@@ -180,7 +181,7 @@ def test_a_query_without_x(run, toy_query, model_folder, tmp_path):
     toy_query.write_h5ad(query)
     arguments = ["annotate", query, "--model", model_folder, "-o", output]
     assert "has no X: pass --layer 'counts'." in run(*arguments).err
-    assert run(*arguments, "--layer", "counts").code == 0
+    assert run(*arguments, "--layer", "counts", "--no-report").code == 0
     assert ad.read_h5ad(output).X is None
     assert run("info", output).code == 0
 
@@ -209,12 +210,12 @@ def test_annotated_copy_and_table(
     assert_same(annotated.obs, expected)
     assert annotated.shape == (60, 30)
     if table_ending == ".parquet":
-        found = pd.read_parquet(table)
-        assert isinstance(found["tosica_prediction"].dtype, pd.CategoricalDtype)
+        labels = pd.read_parquet(table)
+        assert isinstance(labels["tosica_prediction"].dtype, pd.CategoricalDtype)
     else:
-        found = pd.read_csv(table, sep="\t", index_col=0)
+        labels = pd.read_csv(table, sep="\t", index_col=0)
         assert table.read_text().startswith("obs_names\t")
-    assert_same(found, expected)
+    assert_same(labels, expected)
     assert {path.name for path in tmp_path.iterdir()} == {
         query.name,
         output.name,
@@ -223,12 +224,12 @@ def test_annotated_copy_and_table(
     }
     assert page.read_text(encoding="utf8").startswith("<!DOCTYPE html>")
     # Nothing is replaced unasked.
-    before = table.read_bytes()
+    content = table.read_bytes()
     result = run(*arguments)
     assert result.code == 1
     assert "--overwrite" in result.err
-    assert table.read_bytes() == before
-    assert run(*arguments, "--overwrite").code == 0
+    assert table.read_bytes() == content
+    assert run(*arguments, "--overwrite", "--no-report").code == 0
 
 
 @pytest.mark.parametrize("ending", [".h5ad", ".zarr"])
@@ -339,7 +340,7 @@ def test_labels_that_can_occur(way, run, query, model_folder, tmp_path):
         "file": ["--labels", names],
     }[way]
     arguments = ["annotate", query, "--model", model_folder, *options, "--json"]
-    result = run(*arguments, "-o", tmp_path / "annotated.h5ad")
+    result = run(*arguments, "-o", tmp_path / "annotated.h5ad", "--no-report")
     summary = json.loads(result.out)
     assert set(summary["labels"]) == {"a", "c"}
     assert summary["left_out_labels"] == ["b"]
@@ -421,8 +422,8 @@ def test_novelty_lists_the_most_unlike_cluster_first(
         "--same-batch",
     ]
     arguments += ["--over-clustering", "cluster", "--key-added", "mine"]
-    shown = run(*arguments).out.split("\n")
-    assert shown[0].split() == [
+    lines = run(*arguments).out.split("\n")
+    assert lines[0].split() == [
         "cluster",
         "n_cells",
         "label",
@@ -430,15 +431,15 @@ def test_novelty_lists_the_most_unlike_cluster_first(
         "pvalue",
         "genes",
     ]
-    assert [line.split()[0] for line in shown[1:3]] == list(expected.index)
+    assert [line.split()[0] for line in lines[1:3]] == list(expected.index)
     table = json.loads(run(*arguments, "--overwrite", "--json").out)["clusters"]
     np.testing.assert_allclose(
         [row["score"] for row in table.values()], expected, rtol=1e-4
     )
     assert sum(row["n_cells"] for row in table.values()) == 60
-    found = ad.read_h5ad(tmp_path / "o.h5ad").obs
+    obs = ad.read_h5ad(tmp_path / "o.h5ad").obs
     np.testing.assert_allclose(
-        found["mine_novelty_pvalue"], toy_query.obs["mine_novelty_pvalue"], rtol=1e-4
+        obs["mine_novelty_pvalue"], toy_query.obs["mine_novelty_pvalue"], rtol=1e-4
     )
     assert (
         "over_clustering 'none' is no column"
@@ -473,14 +474,14 @@ def test_wrong_input_exits_with_1_and_one_line(
     (tmp_path / "broken.h5ad").write_bytes(query.read_bytes()[:5000])
     toy_query.var_names = [f"other{i}" for i in range(30)]
     toy_query.write_h5ad(tmp_path / "genes.h5ad")
-    before = sorted(tmp_path.rglob("*"))
+    files = sorted(tmp_path.rglob("*"))
     output = tmp_path / "o.h5ad"
     result = run("annotate", tmp_path / name, "--model", tmp_path / model, "-o", output)
     assert (result.code, result.out) == (1, "")
     assert result.err.startswith("tosica: error: ")
     assert words in result.err
     assert result.err.count("\n") == 1
-    assert sorted(tmp_path.rglob("*")) == before
+    assert sorted(tmp_path.rglob("*")) == files
 
 
 def test_what_cannot_be_written_is_said_before_the_work(
@@ -518,7 +519,7 @@ def test_seurat_objects_are_read(name, seurat, shared):
 # --------------------------------------------------------------------------- train
 
 
-def train_arguments(reference, folder, *more):
+def train_arguments(reference, folder, *options):
     few = [
         "--gene-sets",
         reference.with_name("sets.gmt"),
@@ -527,13 +528,13 @@ def train_arguments(reference, folder, *more):
         "-o",
         folder,
     ]
-    return ["train", reference, "--labels-key", "kind", *few, *more]
+    return ["train", reference, "--labels-key", "kind", *few, *options]
 
 
 def test_the_model_is_that_of_python(run, reference, tmp_path):
     folder = tmp_path / "model"
-    more = ("--batch-key", "donor", "--seed", 3, "--device", "cpu", "--json")
-    result = run(*train_arguments(reference, folder, *more))
+    options = ("--batch-key", "donor", "--seed", 3, "--device", "cpu", "--json")
+    result = run(*train_arguments(reference, folder, *options))
     assert (result.code, result.err) == (0, "")
     summary = json.loads(result.out)
     adata = ad.read_h5ad(reference)
@@ -611,8 +612,8 @@ def test_layer_raw_and_several_collections(run, reference, tmp_path):
     assert "--use-raw" in result.err
     assert "--layer 'counts'" in result.err
     (tmp_path / "more.gmt").write_text("own\tna\tG1\tG2\tG3\tG4\tG5\n")
-    more = ["--gene-sets", tmp_path / "more.gmt", "--use-raw", "--max-gene-sets", 4]
-    assert run(*train_arguments(reference, tmp_path / "raw", *more)).code == 0
+    options = ["--gene-sets", tmp_path / "more.gmt", "--use-raw", "--max-gene-sets", 4]
+    assert run(*train_arguments(reference, tmp_path / "raw", *options)).code == 0
     sets = tosica.TOSICA.load(tmp_path / "raw").gene_sets
     assert len([name for name in sets if not name.startswith("module:")]) == 4
     assert (
@@ -622,7 +623,7 @@ def test_layer_raw_and_several_collections(run, reference, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("options", "words"),
     [
         (["--labels-key", "kinds"], "'kinds'"),
         (["--batch-key", "lane"], "'lane'"),
@@ -633,11 +634,11 @@ def test_layer_raw_and_several_collections(run, reference, tmp_path):
         (["-o", "{tmp}/full"], "--overwrite"),
     ],
 )
-def test_wrong_data_for_a_training(more, words, run, reference, tmp_path):
+def test_wrong_data_for_a_training(options, words, run, reference, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "note").write_text("kept")
-    more = [word.format(tmp=tmp_path) for word in more]
-    result = run(*train_arguments(reference, tmp_path / "m", *more))
+    options = [word.format(tmp=tmp_path) for word in options]
+    result = run(*train_arguments(reference, tmp_path / "m", *options))
     assert (result.code, result.out) == (1, "")
     assert words in result.err
     assert result.err.count("\n") == 1
@@ -666,13 +667,13 @@ def test_scores_are_those_of_python(ending, run, annotated, write):
     elif ending != ".h5ad":
         adata.obs.to_csv(path, sep="\t")
     expected = tosica.tl.evaluate(adata, "kind")
-    found = json.loads(run("evaluate", path, "--labels-key", "kind", "--json").out)
-    assert found["accuracy"] == pytest.approx(expected.summary["accuracy"].iloc[0])
-    assert found["per_class"]["a"]["recall"] == pytest.approx(
+    scores = json.loads(run("evaluate", path, "--labels-key", "kind", "--json").out)
+    assert scores["accuracy"] == pytest.approx(expected.summary["accuracy"].iloc[0])
+    assert scores["per_class"]["a"]["recall"] == pytest.approx(
         expected.per_class["recall"]["a"]
     )
-    assert found["confusion"]["a"]["a"] == expected.confusion.loc["a", "a"]
-    assert found["n_cells"] == 60
+    assert scores["confusion"]["a"]["a"] == expected.confusion.loc["a", "a"]
+    assert scores["n_cells"] == 60
     if ending == ".h5ad":
         assert run("evaluate", path, "--labels-key", "kind") == (
             0,
@@ -694,21 +695,21 @@ def test_what_cannot_be_computed_is_null(run, annotated):
         "all_a",
         "--json",
     )
-    found = json.loads(run(*arguments).out)
-    assert found["expected_calibration_error"] is None
-    assert found["per_class"]["b"]["precision"] is None
+    scores = json.loads(run(*arguments).out)
+    assert scores["expected_calibration_error"] is None
+    assert scores["per_class"]["b"]["precision"] is None
 
 
 def test_files_of_another_model_or_none(run, annotated, model_folder, toy, train):
-    other = annotated.with_name("other")
-    train(toy, max_epochs=1).save(other)
+    other_model = annotated.with_name("other")
+    train(toy, max_epochs=1).save(other_model)
     arguments = ["evaluate", annotated, "--labels-key", "kind", "--model"]
     assert run(*arguments, model_folder).code == 0
     result = run(
-        "report", annotated, "-o", annotated.with_name("r.html"), "--model", other
+        "report", annotated, "-o", annotated.with_name("r.html"), "--model", other_model
     )
     assert "pass the model that annotated" in result.err
-    assert "was not annotated by the model in" in run(*arguments, other).err
+    assert "was not annotated by the model in" in run(*arguments, other_model).err
     adata = ad.read_h5ad(annotated)
     del adata.uns["tosica"]
     adata.write_h5ad(annotated)
@@ -727,8 +728,8 @@ def test_report_is_that_of_python(run, annotated, model_folder, monkeypatch):
     monkeypatch.setattr(tosica, "report", write)
     arguments = ["report", annotated, "-o", page, "--model", model_folder, "--json"]
     arguments += ["--labels-key", "kind", "--title", "Sample 1"]
-    found = json.loads(run(*arguments).out)
-    assert found == {"annotated": str(annotated), "report": str(page), "n_cells": 60}
+    summary = json.loads(run(*arguments).out)
+    assert summary == {"annotated": str(annotated), "report": str(page), "n_cells": 60}
     assert run(*arguments).code == 1
     assert run(*arguments, "--overwrite").code == 0
 
@@ -749,9 +750,9 @@ def test_a_gmt_file_is_matched_and_written(run, reference, tmp_path):
     with (tmp_path / "sets.gmt").open("a") as file:
         file.write("foreign\tna\tX1\tX2\tX3\tX4\tX5\n")
     arguments = ["gene-sets", tmp_path / "sets.gmt", "--for", reference, "-o", output]
-    found = json.loads(run(*arguments, "--json").out)
-    matched = found["reference"]
-    assert (found["n_sets"], matched["n_sets"]) == (5, 4)
+    summary = json.loads(run(*arguments, "--json").out)
+    matched = summary["reference"]
+    assert (summary["n_sets"], matched["n_sets"]) == (5, 4)
     assert (matched["n_genes"], matched["n_genes_covered"]) == (30, 24)
     assert tosica.gs.read_gmt(output) == sets
     assert run(*arguments).code == 1
@@ -767,13 +768,13 @@ def test_gene_sets_that_do_not_exist(name, run):
 
 
 def test_info_of_a_model(run, model_folder, toy_model):
-    found = json.loads(run("info", model_folder, "--json").out)
-    assert found["kind"] == "model"
-    assert found["fingerprint"] == toy_model.fingerprint
-    assert found["labels"] == ["a", "b", "c"]
-    assert found["n_gene_sets"] == len(toy_model.gene_sets)
-    assert found["reference"] == {"labels_key": "kind"}
-    assert found["n_genes"] == 30
+    info = json.loads(run("info", model_folder, "--json").out)
+    assert info["kind"] == "model"
+    assert info["fingerprint"] == toy_model.fingerprint
+    assert info["labels"] == ["a", "b", "c"]
+    assert info["n_gene_sets"] == len(toy_model.gene_sets)
+    assert info["reference"] == {"labels_key": "kind"}
+    assert info["n_genes"] == 30
     assert "\n  labels_key: kind\n" in run("info", model_folder).out
 
 
@@ -786,13 +787,13 @@ def test_info_of_cells(ending, run, toy_query, toy_model, tmp_path, write):
     for i in range(20):
         toy_query.obs[f"column{i}"] = i
     write(toy_query, path)
-    found = json.loads(run("info", path, "--json").out)
-    assert (found["n_cells"], found["n_genes"]) == (60, 30)
-    assert found["genes"] == ["G0", "G1", "G2", "G3", "G4"]
-    assert found["X"].startswith("neither counts nor log-normalised: ")
-    assert found["layers"] == {"counts": "counts"}
-    assert found["raw"] is None
-    assert found["annotations"]["tosica"]["model"] == toy_model.fingerprint
+    info = json.loads(run("info", path, "--json").out)
+    assert (info["n_cells"], info["n_genes"]) == (60, 30)
+    assert info["genes"] == ["G0", "G1", "G2", "G3", "G4"]
+    assert info["X"].startswith("neither counts nor log-normalised: ")
+    assert info["layers"] == {"counts": "counts"}
+    assert info["raw"] is None
+    assert info["annotations"]["tosica"]["model"] == toy_model.fingerprint
     text = run("info", path).out
     assert f"    model: {toy_model.fingerprint}\n" in text
     assert f", … ({toy_query.obs.shape[1]})\n" in text

@@ -60,11 +60,11 @@ def test_every_command_and_option_says_what_it_is(run: Any) -> None:
             option in text for option in ("--json", "--quiet", "--verbose", "--debug")
         )
         options = [
-            each
-            for each in cli.commands.commands[name].params
-            if isinstance(each, click.Option)
+            parameter
+            for parameter in cli.commands.commands[name].params
+            if isinstance(parameter, click.Option)
         ]
-        assert {each.name for each in options if not each.help} <= {
+        assert {parameter.name for parameter in options if not parameter.help} <= {
             "batch_size",
             "precision",
         }
@@ -117,7 +117,7 @@ def test_wrong_usage_exits_with_2(words: str, run: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "given", "meant"),
+    ("option", "text", "meant"),
     [
         ("--device", "cuda:1", ("gpu", 1)),
         ("--device", "gpu", ("gpu", "auto")),
@@ -127,15 +127,15 @@ def test_wrong_usage_exits_with_2(words: str, run: Any) -> None:
         ("--cutoff", "0.25", 0.25),
     ],
 )
-def test_values_that_click_does_not_know(option: str, given: str, meant: Any) -> None:
+def test_values_that_click_does_not_know(option: str, text: str, meant: Any) -> None:
     context = cli.commands.commands["annotate"].make_context(
-        "annotate", ["q", "--model", "m", option, given]
+        "annotate", ["q", "--model", "m", option, text]
     )
     assert context.params[option.removeprefix("--")] == meant
 
 
 def test_threads_are_set_before_torch_is_imported(run: Any, query: Path) -> None:
-    before = torch.get_num_threads()
+    n_threads = torch.get_num_threads()
     try:
         # A model that is missing ends the command early.
         run(
@@ -151,7 +151,7 @@ def test_threads_are_set_before_torch_is_imported(run: Any, query: Path) -> None
         assert torch.get_num_threads() == 3
         assert os.environ["OMP_NUM_THREADS"] == os.environ["NUMBA_NUM_THREADS"] == "3"
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(n_threads)
 
 
 # --------------------------------------------------------------------------- errors and messages
@@ -225,7 +225,7 @@ def test_parameters_of_python_are_options(
 
 
 @pytest.mark.parametrize(
-    ("options", "shown"),
+    ("options", "letters"),
     [
         ([], "aw"),
         (["--verbose"], "saw"),
@@ -235,7 +235,7 @@ def test_parameters_of_python_are_options(
     ],
 )
 def test_what_is_said(
-    options: list[str], shown: str, evaluated: Any, monkeypatch: pytest.MonkeyPatch
+    options: list[str], letters: str, evaluated: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Warnings of tosica, each once, and steps for those who look; nothing of libraries."""
 
@@ -260,7 +260,7 @@ def test_what_is_said(
             list(warnings.filters),
         )
 
-    before = state()
+    state_at_first = state()
     if options == ["terminal"]:
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     result = evaluated(talk, *[option for option in options if option != "terminal"])
@@ -271,20 +271,20 @@ def test_what_is_said(
     }
     # Before the last return of the cursor is the progress of the imports.
     assert result.err.rpartition("\r")[2].splitlines() == [
-        *(lines[each] for each in shown),
+        *(lines[letter] for letter in letters),
         "tosica: error: The end.",
     ]
-    assert state() == before
+    assert state() == state_at_first
 
 
 @pytest.mark.parametrize("ctrl_c", [signal.SIG_IGN, signal.default_int_handler])
 def test_sigterm_ends_a_command_with_1(ctrl_c: Any, evaluated: Any) -> None:
     """Shells start jobs in the background with Ctrl-C ignored."""
-    before = signal.signal(signal.SIGINT, ctrl_c)
+    earlier_handler = signal.signal(signal.SIGINT, ctrl_c)
     handler = signal.getsignal(signal.SIGTERM)
     try:
         result = evaluated(lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
         assert result == (1, "", "tosica: error: stopped.\n")
         assert signal.getsignal(signal.SIGTERM) is handler
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, earlier_handler)

@@ -121,8 +121,8 @@ def test_script_of_the_process_runs(tmp_path, query, toy_model, call):
         "task.cpus": "1",
         "task.process": "TOSICA_ANNOTATE",
     }
-    wanted = set(re.findall(r"(?<!\\)\$\{?([a-z][a-z.]*)", script))
-    assert wanted == set(values)
+    variables = set(re.findall(r"(?<!\\)\$\{?([a-z][a-z.]*)", script))
+    assert variables == set(values)
     for name, value in values.items():
         script = re.sub(rf"(?<!\\)\$(\{{{name}\}}|{name}\b)", value, script)
     script = script.replace("\\$", "$").replace("\\\\", "\\")

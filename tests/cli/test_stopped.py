@@ -16,11 +16,11 @@ _SECONDS = 300  # a busy machine takes a minute for the imports
 
 
 @pytest.fixture
-def many(toy_query, tmp_path):
+def large_query(toy_query, tmp_path):
     """Cells for many small parts."""
     path = tmp_path / "many.h5ad"
-    many = ad.concat([toy_query] * 60, index_unique="-")
-    many.write_h5ad(path)
+    large_query = ad.concat([toy_query] * 60, index_unique="-")
+    large_query.write_h5ad(path)
     return path
 
 
@@ -41,12 +41,12 @@ def wait_for(condition, process):
         time.sleep(0.02)
 
 
-def test_stopped_killed_and_run_again(many, model_folder, tmp_path):
+def test_stopped_killed_and_run_again(large_query, model_folder, tmp_path):
     output = tmp_path / "o.h5ad"
-    parts = tmp_path / "o.h5ad.parts"
+    folder_of_parts = tmp_path / "o.h5ad.parts"
     command = [
         "annotate",
-        many,
+        large_query,
         "--model",
         model_folder,
         "-o",
@@ -56,7 +56,7 @@ def test_stopped_killed_and_run_again(many, model_folder, tmp_path):
     ]
 
     def n_done():
-        return len(list(parts.glob("part-*.h5")))
+        return len(list(folder_of_parts.glob("part-*.h5")))
 
     process = start(*command)
     wait_for(lambda: n_done() > 2, process)
@@ -66,23 +66,25 @@ def test_stopped_killed_and_run_again(many, model_folder, tmp_path):
     assert err == "tosica: error: stopped; the same command goes on where it ended.\n"
     assert not output.exists()
 
-    before = n_done()
+    n_at_start = n_done()
     process = start(*command)
-    wait_for(lambda: n_done() > before + 2, process)
+    wait_for(lambda: n_done() > n_at_start + 2, process)
     process.kill()
     process.communicate(timeout=_SECONDS)
     assert process.returncode == -signal.SIGKILL
     assert not output.exists()
-    first = {path.name: path.stat().st_mtime_ns for path in parts.glob("part-*.h5")}
-    assert 5 < len(first) < 36
+    times = {
+        path.name: path.stat().st_mtime_ns for path in folder_of_parts.glob("part-*.h5")
+    }
+    assert 5 < len(times) < 36
 
     process = start(*command, "--verbose")
     out, err = process.communicate(timeout=_SECONDS)
     assert process.returncode == 0, err
-    assert f"{len(first)} of 36 parts are there already" in err
+    assert f"{len(times)} of 36 parts are there already" in err
     annotated = ad.read_h5ad(output)
     assert annotated.n_obs == 3_600
     # The same 60 cells again and again.
     probability = annotated.obs["tosica_probability"].to_numpy().reshape(60, 60)
     np.testing.assert_allclose(probability, np.tile(probability[0], (60, 1)), rtol=1e-5)
-    assert {path.name for path in tmp_path.iterdir()} == {many.name, output.name}
+    assert {path.name for path in tmp_path.iterdir()} == {large_query.name, output.name}

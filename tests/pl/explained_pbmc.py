@@ -67,16 +67,16 @@ def add_attribution(adata: AnnData) -> None:
     for i in range(len(groups) - (len(groups) > 2)):
         for rank, j in enumerate(j % len(sets) for j in (i, i + 1, i + 20, i + 40)):
             z[j, i] = 9 - 2 * rank
-            first = np.arange(3 * j, 3 * j + 12)
-            genes[first, i] = np.maximum(genes[first, i], added / (rank + 1))
+            members = np.arange(3 * j, 3 * j + 12)
+            genes[members, i] = np.maximum(genes[members, i], added / (rank + 1))
             similar = sets[i] if rank == 1 else ""
             values = (12, 8.0 - rank, z[j, i], 1e-4)
             rows.append(
-                (groups[i], sets[j], *values, ", ".join(names[first[:8]]), similar)
+                (groups[i], sets[j], *values, ", ".join(names[members[:8]]), similar)
             )
     columns = "group gene_set n_genes contribution z pval_adj genes similar_to"
     evidence = pd.DataFrame(rows, columns=columns.split())
-    shown, columns = (
+    has_evidence, columns = (
         np.isin(sets, evidence["gene_set"]),
         [group.replace("/", "|") for group in groups],
     )
@@ -84,8 +84,10 @@ def add_attribution(adata: AnnData) -> None:
         "genes": pd.DataFrame(genes, names, columns),
         "expression": pd.DataFrame(expression, names, columns),
         "evidence": evidence,
-        "z": pd.DataFrame(z[shown], sets[shown], columns),
-        "contribution": pd.DataFrame(np.abs(z[shown]), sets[shown], columns),
+        "z": pd.DataFrame(z[has_evidence], sets[has_evidence], columns),
+        "contribution": pd.DataFrame(
+            np.abs(z[has_evidence]), sets[has_evidence], columns
+        ),
         "gene_sets": sets,
         "groups": np.array(groups, dtype=object),
         "groupby": GROUPBY,

@@ -58,7 +58,7 @@ DRAW_INTO_AXES = DRAW | {
     "top_genes": partial(pl.top_genes, groups="CD34+"),
     "umap": partial(pl.umap, color=GROUPBY),
 }
-every = pytest.mark.parametrize("name", DRAW)
+each_plot = pytest.mark.parametrize("name", DRAW)
 
 
 @pytest.fixture(scope="module", params=[2, 60])
@@ -68,7 +68,7 @@ def crowded(request):
 
 
 @pytest.mark.slow
-@every
+@each_plot
 def test_nothing_is_cut_off_and_no_names_overlap(name, crowded):
     with plt.style.context("dark_background"), plt.rc_context({"figure.dpi": 72}):
         figure = DRAW[name](crowded, return_fig=True)
@@ -92,17 +92,17 @@ def test_nothing_is_cut_off_and_no_names_overlap(name, crowded):
 
 
 @pytest.mark.slow
-@every
+@each_plot
 def test_draws_into_axes(name, adata):
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4))
-    drawn = DRAW_INTO_AXES[name](adata, ax=left)
+    ax = DRAW_INTO_AXES[name](adata, ax=left)
     assert plt.get_fignums() == [figure.number]
-    assert drawn is left
+    assert ax is left
     assert left.has_data() or left.texts
     assert not right.has_data()
 
 
-@every
+@each_plot
 def test_figsize_is_that_of_the_file_too(name, adata, tmp_path):
     """Of a figure as wide as a column, whose names are long for it."""
     size = (3.5, 2.5)
@@ -127,21 +127,21 @@ def test_nothing_is_beyond_a_narrow_figure(name, adata):
 
 
 @pytest.mark.slow
-@every
+@each_plot
 def test_leaves_the_data_alone_and_shows_only_if_asked(name, monkeypatch, contents):
-    shown = []
-    monkeypatch.setattr(plt, "show", lambda *_args, **_kwargs: shown.append(1))
+    calls = []
+    monkeypatch.setattr(plt, "show", lambda *_args, **_kwargs: calls.append(1))
     data = explained_pbmc()
     del data.uns[f"{GROUPBY}_colors"]
-    before = contents(data)
+    content = contents(data)
     assert DRAW[name](data, show=False) is not None
-    assert not shown
+    assert not calls
     assert DRAW[name](data, show=True) is None
-    assert shown
-    assert contents(data) == before
+    assert calls
+    assert contents(data) == content
 
 
-@every
+@each_plot
 def test_every_parameter_is_documented(name):
     function = getattr(pl, name)
     lines = inspect.getdoc(function).splitlines()
@@ -166,10 +166,8 @@ def test_colors_are_those_of_the_data(adata):
         )
     )
     for plot in (pl.rank_gene_sets, pl.top_genes):
-        drawn = [
-            to_hex(ax.patches[0].get_facecolor()) for ax in plot(adata, show=False)
-        ]
-        assert drawn == list(colors.values())
+        bars = [to_hex(ax.patches[0].get_facecolor()) for ax in plot(adata, show=False)]
+        assert bars == list(colors.values())
     ax = pl.novelty(adata, GROUPBY, show=False)
     boxes = [to_hex(box.get_facecolor()) for box in ax.patches]
     assert boxes == [colors[label.get_text()] for label in ax.get_yticklabels()]

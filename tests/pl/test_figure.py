@@ -40,9 +40,9 @@ def test_shown_saved_or_returned_as_asked_for(shown, tmp_path):
     finally:
         sc.settings.autoshow = True
     assert _finish(show=False)[1:] == (ax := plt.gca(), ax)
-    given = plt.subplots()[1]
-    figure, ax, result = _finish(ax=given, save=tmp_path / "given.png")
-    assert result is ax is given
+    own_axes = plt.subplots()[1]
+    figure, ax, result = _finish(ax=own_axes, save=tmp_path / "given.png")
+    assert result is ax is own_axes
     assert plt.fignum_exists(figure.number)
     figure, _, result = _finish(save=str(tmp_path / "figure.pdf"))
     assert result is None
@@ -88,13 +88,11 @@ def test_a_figure_grows_with_its_names():
     sizes = []
     for name in ("a", "a name of a row that is long"):
         canvas = Canvas()
-        first, second = canvas.panels(2, 2, (4, 2))
-        for ax in (first, second):
+        upper, lower = canvas.panels(2, 2, (4, 2))
+        for ax in (upper, lower):
             ax.set_yticks([0], [name])
-        canvas.fit(first, (1.5, 2))
-        np.testing.assert_allclose(
-            inches_of(canvas.figure, second), (1.5, 2), atol=0.05
-        )
+        canvas.fit(upper, (1.5, 2))
+        np.testing.assert_allclose(inches_of(canvas.figure, lower), (1.5, 2), atol=0.05)
         sizes.append(canvas.figure.get_size_inches())
     assert sizes[1][0] > sizes[0][0] + 2
     assert sizes[1][1] == pytest.approx(sizes[0][1], abs=0.05)

@@ -32,15 +32,15 @@ def test_the_heatmap_shows_the_evidence_in_a_diagonal(adata, tmp_path):
     groups, names = texts(ax.get_xticklabels()), texts(ax.get_yticklabels())
     # The first two of each group that are not similar to another.
     assert sorted(names) == sorted(
-        planted(i + more) for i in range(9) for more in (0, 20)
+        planted(i + offset) for i in range(9) for offset in (0, 20)
     )
     mesh, dots = ax.collections
-    drawn = mesh.get_array().reshape(len(names), len(groups))
+    values = mesh.get_array().reshape(len(names), len(groups))
     z = adata.uns["tosica_attribution"]["z"].set_axis(
         adata.obs[GROUPBY].cat.categories, axis=1
     )
-    np.testing.assert_allclose(drawn, z.loc[names, groups])
-    assert (np.diff(drawn.argmax(axis=1)) >= 0).all()
+    np.testing.assert_allclose(values, z.loc[names, groups])
+    assert (np.diff(values.argmax(axis=1)) >= 0).all()
     # Dots are where the table has a row, of similar sets as well.
     table = tosica.get.gene_sets_df(adata, similar=True)
     marked = {(names[int(y)], groups[int(x)]) for x, y in dots.get_offsets()}
@@ -66,16 +66,16 @@ def test_the_heatmap_shows_the_evidence_in_a_diagonal(adata, tmp_path):
 
 
 def test_limits_and_order_as_asked_for(adata):
-    wanted = [planted(8), planted(3), planted(5)]
+    gene_sets = [planted(8), planted(3), planted(5)]
     ax = pl.gene_set_heatmap(
         adata,
-        gene_sets=wanted,
+        gene_sets=gene_sets,
         cluster_groups=False,
         vmax=5,
         figsize=(8, 6),
         show=False,
     )
-    assert texts(ax.get_yticklabels()) == wanted
+    assert texts(ax.get_yticklabels()) == gene_sets
     assert texts(ax.get_xticklabels()) == list(adata.obs[GROUPBY].cat.categories)
     assert ax.collections[0].colorbar.extend == "max"
     assert texts(
@@ -207,20 +207,20 @@ def test_ribbons_are_the_tables(adata):
     # The last group has no gene set.
     assert _n_ribbons(ax) == 9 * 2 + 1 + 9 * 2 * 3 + 3
     groups = list(adata.obs[GROUPBY].cat.categories)
-    shown = texts(pl.flow(adata, groups[0], n_gene_sets=1, n_genes=2, show=False).texts)
+    words = texts(pl.flow(adata, groups[0], n_gene_sets=1, n_genes=2, show=False).texts)
     genes = tosica.get.genes_df(adata, groups[0], n_genes=2)["gene"]
-    assert shown == [groups[0], "label", planted(0), "gene set", *genes, "gene"]
-    shown = texts(pl.flow(adata, groups[-1], n_genes=2, show=False).texts)
-    first, second = tosica.get.genes_df(adata, groups[-1], n_genes=2)["gene"]
+    assert words == [groups[0], "label", planted(0), "gene set", *genes, "gene"]
+    words = texts(pl.flow(adata, groups[-1], n_genes=2, show=False).texts)
+    lacked, expressed = tosica.get.genes_df(adata, groups[-1], n_genes=2)["gene"]
     # A minus stands before the gene that the group lacks.
     sentence = "no gene set has evidence"
-    assert shown == [
+    assert words == [
         groups[-1],
         "label",
         sentence,
         "gene set",
-        f"−{first}",
-        second,
+        f"−{lacked}",
+        expressed,
         "gene",
     ]
 
