@@ -23,6 +23,7 @@ from tosica.cli._session import (
     seurat_option,
     threads_option,
 )
+from tosica.cli._tissue import find_tissue_model, tissue_option, version_option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,11 +147,22 @@ def _takes_query(function: Any) -> Any:
     help="Cells of a file in memory at a time.",
 )
 @click.option("--no-report", is_flag=True, help="Write no page beside the output.")
+@tissue_option
+@version_option
+@default_option(
+    "--organism",
+    type=click.Choice(["human", "mouse"]),
+    default="human",
+    help="Organism of the cells of --tissue.",
+)
 @click.pass_obj
 def annotate(
     session: Session,
     query: str,
     model: str,
+    tissue: str | None,
+    version: str,
+    organism: str,
     labels: tuple[str, ...],
     output: Path | None,
     obs_out: Path | None,
@@ -173,12 +185,16 @@ def annotate(
     if output is None and obs_out is None:
         raise click.UsageError("Give --output, --obs-out or both.")
     _refuse_combinations(adapted_model, **options)
+    if tissue is not None:
+        _refuse_model()
     page = None if output is None or no_report else output.with_suffix(".html")
     check_outputs(output, obs_out, page, adapted_model, overwrite=overwrite)
     check_cells(query)
     tosica = load("tosica._report")
     from tosica.cli._files import write_table
 
+    if tissue is not None:
+        model = str(find_tissue_model(tissue, organism, version))
     loaded = tosica.TOSICA.load(model, accelerator=device[0], device=device[1])
     if labels:
         loaded = loaded.subset(read_names(labels, loaded._hierarchy.names))
@@ -232,6 +248,13 @@ def _refuse_combinations(
         )
     if adapted_model is not None and not adapt:
         raise click.UsageError("--adapted-model needs --adapt.")
+
+
+def _refuse_model() -> None:
+    """Refuse --model, which has a default, beside --tissue."""
+    source = click.get_current_context().get_parameter_source("model")
+    if source is not click.core.ParameterSource.DEFAULT:
+        raise click.UsageError("Give either --tissue or --model, not both.")
 
 
 class _Annotation:

@@ -24,6 +24,13 @@ from tosica.cli._session import (
     seurat_option,
     threads_option,
 )
+from tosica.cli._tissue import (
+    label_options_of_tissue,
+    read_tissue,
+    tissue_option,
+    version_option,
+    write_tissue_card,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,10 +45,11 @@ _DEFAULT = "gobp"
 
 
 @click.command(cls=Command, short_help="Train a model on annotated cells.")
-@click.argument("reference")
+@click.argument("reference", required=False)
+@tissue_option
+@version_option
 @click.option(
     "--labels-key",
-    required=True,
     multiple=True,
     metavar="KEY",
     help="Column of obs with the labels; several, from broad to fine, are levels: broad,fine.",
@@ -98,7 +106,9 @@ _DEFAULT = "gobp"
 @click.pass_obj
 def train(
     session: Session,
-    reference: str,
+    reference: str | None,
+    tissue: str | None,
+    version: str,
     labels_key: tuple[str, ...],
     query: str | None,
     gene_sets: tuple[str, ...],
@@ -116,22 +126,26 @@ def train(
 ) -> None:
     """Train a model on the annotated cells in REFERENCE and save it to a folder.
 
-    REFERENCE is an .h5ad or .zarr file, a 10x .h5 file or mtx folder, .rds or .h5Seurat.
+    REFERENCE is an .h5ad or .zarr file, a 10x .h5 file or mtx folder, .rds or .h5Seurat. With
+    --tissue in its place, cells are downloaded, and the folder gets a card with scores on donors and
+    data sets that models had not seen.
     """
     if options["layer"] is not None and use_raw:
         raise click.UsageError("Give either --layer or --use-raw, not both.")
+    if tissue is not None:
+        labels_key, options["batch_key"] = label_options_of_tissue(
+            reference, labels_key, options["batch_key"]
+        )
+    else:
+        _refuse_no_reference(reference, labels_key)
     _check_model_folder(output, overwrite=overwrite)
-    check_cells(reference, batch_key=options["batch_key"])
-    for key in labels_key:
-        if "," not in key:
-            check_cells(reference, labels_key=key)
     tosica = load("tosica.model", "tosica.pp")
-    from tosica.cli._files import read_cells
-
-    with progress(None, f"reading {reference}"):
-        adata = read_cells(reference, seurat=seurat, genome=genome)
-    if use_raw:
-        adata = _take_raw(adata, reference)
+    if tissue is not None:
+        adata = read_tissue(tissue, organism, version)
+    else:
+        adata = _read_reference(
+            reference, labels_key, options["batch_key"], use_raw, seurat, genome
+        )
     keys = [name for key in labels_key for name in split_names(key, adata.obs)]
     tosica.settings.seed = seed
     collections = list(gene_sets) or [_DEFAULT]
@@ -152,6 +166,8 @@ def train(
         if checkpoint_dir.is_dir() and any(checkpoint_dir.iterdir()):
             fit_options["resume"] = checkpoint_dir
     if query is not None:
+        from tosica.cli._files import read_cells
+
         model = tosica.TOSICA.for_query(
             read_cells(query, backed=True),
             adata,
@@ -167,10 +183,41 @@ def train(
         model = tosica.TOSICA(adata, max_gene_sets=max_gene_sets)
         model.train(**fit_options)
     model.save(output, overwrite=overwrite)
-    summary = {"model": output, "reference": reference, "seed": seed}
+    if tissue is not None:
+        write_tissue_card(model, adata, output, **fit_options)
+    summary = {"model": output, "reference": reference or tissue, "seed": seed}
     summary |= {"tosica": tosica.__version__, "n_cells": adata.n_obs}
     summary |= _describe(model)
     session.show(summary, f"wrote the model to {output}{_accuracy(model)}")
+
+
+def _refuse_no_reference(reference: str | None, labels_key: tuple[str, ...]) -> None:
+    """Refuse a call without cells, or without the column of their labels."""
+    if reference is None:
+        raise click.UsageError("Give REFERENCE or --tissue.")
+    if not labels_key:
+        raise click.UsageError("Missing option '--labels-key'.")
+
+
+def _read_reference(
+    reference: str | None,
+    labels_key: tuple[str, ...],
+    batch_key: str | None,
+    use_raw: bool,
+    seurat: bool,
+    genome: str | None,
+) -> AnnData:
+    """Read annotated cells; columns that are missing are refused before."""
+    assert reference is not None
+    check_cells(reference, batch_key=batch_key)
+    for key in labels_key:
+        if "," not in key:
+            check_cells(reference, labels_key=key)
+    from tosica.cli._files import read_cells
+
+    with progress(None, f"reading {reference}"):
+        adata = read_cells(reference, seurat=seurat, genome=genome)
+    return _take_raw(adata, reference) if use_raw else adata
 
 
 def _take_raw(adata: AnnData, reference: str) -> AnnData:
