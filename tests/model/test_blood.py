@@ -1,11 +1,14 @@
 """The model of human blood that comes with the package: what it says of real cells, and of others."""
 
 from importlib.resources import files
+from pathlib import Path
 
+import anndata as ad
 import numpy as np
 import pandas as pd
 import pytest
 import scanpy as sc
+import torch
 
 import tosica
 from tosica import cli
@@ -40,6 +43,31 @@ def blood():
 @pytest.fixture
 def pbmcs():
     return sc.datasets.pbmc68k_reduced().raw.to_adata()
+
+
+def test_cells_that_are_no_blood_are_told_first(blood, caplog):
+    path = Path(__file__).parents[3] / "shared" / "data" / "breast_cells_nuclei.h5ad"
+    if not path.exists():
+        pytest.skip("The data are not here.")
+    breast = ad.read_h5ad(path)
+    blood.annotate(breast)
+    assert "look at markers before you trust the labels" in caplog.text
+    findings = tosica.tl.check(breast)
+    assert findings["check"].iloc[0] == "another tissue"
+
+
+def test_labels_that_need_missing_genes_are_named(blood, pbmcs, caplog):
+    genes = np.array(blood.get_var_names())
+    markers = np.isin(genes, ["CD8A", "CD8B", "NKG7", "CCL5", "GZMH", "GZMA", "CST7"])
+    measured = torch.from_numpy(~markers & (np.arange(len(genes)) % 2 == 0))
+    changes = dict(zip(blood.labels, blood._label_changes(measured), strict=True))
+    assert changes["Naive CD8 T cell"] > 0.2 > changes["B cell"]
+    assert blood._label_changes(None) is None
+    with pytest.warns(UserWarning, match="labels may suffer"):
+        blood.annotate(pbmcs)
+    assert "get another one: " in caplog.text
+    (finding,) = tosica.tl.check(pbmcs).query("check == 'missing genes'")["finding"]
+    assert "Naive CD8 T cell" in finding
 
 
 def test_blood_of_another_data_set_gets_its_types(pbmcs):

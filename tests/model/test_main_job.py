@@ -101,6 +101,7 @@ def test_labels_are_right_and_nothing_else_changed(request, contents, new_keys, 
             )
         ),
         *("obsm/X_tosica", "uns/tosica_prediction_colors", "uns/tosica/batch_signal"),
+        "uns/tosica/likeness",
     }
     about = query.uns["tosica"]
     assert query.obsm["X_tosica"].shape == (query.n_obs, len(about["gene_sets"]))

@@ -60,6 +60,15 @@ def other_batch(query):
     query.uns["tosica"]["batch_signal"] = 0.8
 
 
+def other_tissue(query):
+    query.uns["tosica"]["likeness"] = 0.3
+
+
+def few_genes(query):
+    query.uns["tosica"]["n_missing_genes"] = query.uns["tosica"]["n_genes"] // 2
+    query.uns["tosica"]["label_changes"] = np.array([0.1, 0.5, np.nan], np.float32)
+
+
 def rare(query):
     label(query, np.where(np.arange(60) < 2, "a", "b"))
 
@@ -125,6 +134,16 @@ CASES = {
         "another batch",
         0.8,
         "The cells differ from the reference in what all labels share.",
+    ),
+    other_tissue: (
+        "another tissue",
+        0.3,
+        "The cells may be of another tissue or species than the reference,",
+    ),
+    few_genes: (
+        "missing genes",
+        0.5,
+        "so that many cells of these labels get another: b (50 %).",
     ),
     rare: ("few cells", 2, "Labels with fewer than 10 cells: a (2)."),
     bad_sample: (

@@ -166,9 +166,12 @@ class AnnotationMixin(InferenceMixin):
             fingerprint of the model, its genes and how many the query lacks, version. If the model
             has several modalities, also the modality of each gene set (``"modalities"``). If it knows its reference,
             ``"batch_signal"``: which share of what all labels differ by from the reference two samples of the same
-            cells would not have, 0 for a query of the reference's batch; :meth:`adapt` learns from others. If the
-            model was adapted, ``"adapted"`` says to how many cells. ``"levels"`` are the broader columns of labels, if
-            there are any. If labels were left out by ``labels`` or
+            cells would not have, 0 for a query of the reference's batch; :meth:`adapt` learns from others;
+            ``"likeness"``: the correlation of what tells the labels apart in query and reference, below 0.7 for another
+            tissue or species, or nuclei beside cells; and, if more than 5 % of the genes are missing,
+            ``"label_changes"``: the share of each label's cells that would get another label for it, by cells drawn
+            around the reference's means. If the model was adapted, ``"adapted"`` says to how many cells.
+            ``"levels"`` are the broader columns of labels, if there are any. If labels were left out by ``labels`` or
             :meth:`subset`, ``"left_out_labels"`` names them, and ``"subset_of"`` is the fingerprint of the whole
             model.
         ``adata.uns["tosica_prediction_colors"]``

@@ -97,6 +97,11 @@ class AnnotationResult:
     batch_signal
         Share of what all labels of the query differ by from the reference that is no noise, see
         :meth:`tosica.TOSICA.adapt`; ``None`` if the model does not know its reference.
+    likeness
+        Correlation of what tells the labels apart in query and reference; ``None`` if it cannot be known.
+    label_changes
+        Share of each label's cells that the missing genes give another label, ``(n_labels,)``; ``None`` if few are
+        missing.
     adapted
         To which cells the model was adapted, in words; empty if it was not.
     subset_of, left_out_labels
@@ -151,6 +156,8 @@ class AnnotationResult:
     n_missing_genes: int
     model: str
     batch_signal: float | None = None
+    likeness: float | None = None
+    label_changes: NDArray[np.float32] | None = None
     adapted: str = ""
     subset_of: str = ""
     left_out_labels: Sequence[str] = ()
@@ -246,7 +253,7 @@ class AnnotationResult:
             adata.obsm[probabilities_key] = self.table()
             places.append(f".obsm['{probabilities_key}']")
         adata.uns.update(self.uns(cutoff, key_added))
-        self.warn_of_novelty()
+        self.warn_of_doubts()
         logger.info("annotate: added %s and .uns['%s']", ", ".join(places), key_added)
 
     def table(self) -> pd.DataFrame:
@@ -318,6 +325,10 @@ class AnnotationResult:
         }
         if self.batch_signal is not None:
             metadata["batch_signal"] = self.batch_signal
+        if self.likeness is not None:
+            metadata["likeness"] = self.likeness
+        if self.label_changes is not None:
+            metadata["label_changes"] = self.label_changes
         if self.adapted:
             metadata["adapted"] = self.adapted
         if self.levels:
@@ -366,7 +377,35 @@ class AnnotationResult:
         arrays = {name: getattr(self, name) for name in _CELL_FIELDS}
         return {name: array for name, array in arrays.items() if array is not None}
 
-    def warn_of_novelty(self) -> None:
+    def warn_of_doubts(self) -> None:
+        """Say in the log if the cells are of another tissue, lack genes of labels, or are unlike the reference."""
+        if self.likeness is not None and self.likeness < LIMITS.likeness:
+            logger.warning(
+                "annotate: look at markers before you trust the labels. What tells them apart has a correlation of "
+                "%.2f with what does so in the reference. Below %.1f, tissue or species may be another, or nuclei are "
+                "beside cells",
+                self.likeness,
+                LIMITS.likeness,
+            )
+        changed = self.labels_that_change()
+        if changed:
+            logger.warning(
+                "annotate: for the genes that are missing, many cells of these labels get another one: %s",
+                ", ".join(f"{label} ({share:.0%})" for label, share in changed.items()),
+            )
+        self._warn_of_novelty()
+
+    def labels_that_change(self) -> dict[str, float]:
+        """Labels that need the missing genes, with the share of their cells that gets another label."""
+        if self.label_changes is None:
+            return {}
+        return {
+            label: float(share)
+            for label, share in zip(self.labels, self.label_changes, strict=True)
+            if share > LIMITS.changed_by_genes
+        }
+
+    def _warn_of_novelty(self) -> None:
         """Say in the log if unusually many cells are unlike the reference."""
         if self.novelty_pvalue is None:
             return

@@ -6,7 +6,7 @@ import hashlib
 import warnings
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -22,6 +22,7 @@ from tosica._checks import (
     String,
     validate_params,
 )
+from tosica._limits import LIMITS
 from tosica._parallel import thread_map, thread_pool
 from tosica._progress import progress
 from tosica._settings import only_warnings, query_logger
@@ -30,7 +31,9 @@ from tosica.data import ExpressionSource
 from tosica.linear import (
     add_doubt,
     common_shift,
+    label_changes,
     label_excess,
+    label_likeness,
     pvalues,
     subsample_by_label,
 )
@@ -67,6 +70,19 @@ LAYER = Either(
     second=InstanceOf("a dict of modality and layer", dict),
     optional=True,
 )
+
+
+class Comparison(NamedTuple):
+    """A query beside the reference.
+
+    ``batch_signal`` is the share of what all labels differ by that is no noise, ``likeness`` the correlation of what
+    sets labels apart, and ``label_changes`` the share of each label's cells that missing genes give another label,
+    ``(n_labels,)``. Each is ``None`` where it cannot be known.
+    """
+
+    batch_signal: float | None = None
+    likeness: float | None = None
+    label_changes: NDArray[np.float32] | None = None
 
 
 @dataclass
@@ -181,7 +197,7 @@ class InferenceMixin(SetupMixin):
         if cells.attention is not None:
             cells.attention = np.ascontiguousarray(cells.attention[:, : len(tokens)])
         novelty_pvalue = None
-        batch_signal = None
+        comparison = Comparison()
         if cells.novelty is not None:
             # A part of a query is corrected by cells from all over it.
             distances = None
@@ -189,7 +205,7 @@ class InferenceMixin(SetupMixin):
                 distances = self._distances(sample, layer, use_raw)
             novelty_pvalue = self._novelty_pvalues(cells, distances)
             if sample is None or sample is source.data:
-                batch_signal = self._batch_signal(source)
+                comparison = self._compare_with_reference(source)
         return self._make_result(
             source.data.obs_names,
             cells,
@@ -197,7 +213,7 @@ class InferenceMixin(SetupMixin):
             tokens,
             confidence=confidence,
             novelty_pvalue=novelty_pvalue,
-            batch_signal=batch_signal,
+            comparison=comparison,
         )
 
     def _make_result(
@@ -209,7 +225,7 @@ class InferenceMixin(SetupMixin):
         *,
         confidence: float,
         novelty_pvalue: NDArray[np.float32] | None,
-        batch_signal: float | None,
+        comparison: Comparison,
     ) -> AnnotationResult:
         """Collect outputs, and describe the labels and gene sets of the model."""
         labels = self.get_state_registry(REGISTRY_KEYS.LABELS_KEY)
@@ -255,7 +271,7 @@ class InferenceMixin(SetupMixin):
             source=mask_source,
             n_genes=len(self.tokens.var_names),
             n_missing_genes=n_missing_genes,
-            batch_signal=batch_signal,
+            **comparison._asdict(),
             adapted="" if adaptation is None else str(adaptation),
             levels=levels,
             level_codes=level_codes,
@@ -350,33 +366,61 @@ class InferenceMixin(SetupMixin):
         return pvalues(corrected, statistics.reference_scores).astype(np.float32)
 
     @torch.inference_mode()
-    def _batch_signal(self, source: ExpressionSource) -> float | None:
-        """Compute which share of the shift of all labels from the reference is no noise.
+    def _compare_with_reference(self, source: ExpressionSource) -> Comparison:
+        """Compare at most 2 000 cells with the reference, by the labels that the linear branch gives them.
 
-        :meth:`adapt` describes it. Labels are those of the linear branch, of at most 2 000 cells. ``None`` if there is
-        no branch, or the model was adapted already.
+        There is nothing to compare without a branch, or if the model was adapted already.
         """
         statistics = self.training_.novelty_statistics
         adaptation = self.training_.adaptation
         linear = self.module.linear
         if statistics is None or linear is None:
-            return None
+            return Comparison()
         if adaptation is not None and adaptation.n_rounds:
-            return None
+            return Comparison()
         one_label = np.zeros(source.data.n_obs, dtype=np.int64)
         sample = source[subsample_by_label(one_label, _N_CELLS_OF_SIGNAL)]
         expression = []
+        sums = torch.zeros_like(linear.weights)
         labels = []
         with only_warnings(query_logger), warnings.catch_warnings(action="ignore"):
             query = self._load_query(sample)
             for batch in query:
                 expression.append(batch.x.cpu().numpy())
-                logits = linear(batch.x, batch.measured)
-                labels.append(logits.argmax(1).cpu().numpy())
-        positions = statistics.positions(np.concatenate(labels))
+                filled = linear.expression(batch.x, batch.measured)
+                codes = linear(batch.x, batch.measured).argmax(1)
+                sums.index_add_(0, codes, filled)
+                labels.append(codes.cpu().numpy())
+        codes_of_sample = np.concatenate(labels)
+        positions = statistics.positions(codes_of_sample)
         measured = None if query.measured is None else query.measured.cpu().numpy()
         x = sp.csr_matrix(np.concatenate(expression))
-        return common_shift(x, positions, statistics, measured).signal
+        return Comparison(
+            batch_signal=common_shift(x, positions, statistics, measured).signal,
+            likeness=label_likeness(
+                sums.cpu().numpy(),
+                np.bincount(codes_of_sample, minlength=len(self.labels)),
+                statistics,
+                linear.weights.cpu().numpy(),
+            ),
+            label_changes=self._label_changes(query.measured),
+        )
+
+    def _label_changes(self, measured: Tensor | None) -> NDArray[np.float32] | None:
+        """Share of each label's cells that missing genes give another label, if many are missing."""
+        statistics = self.training_.novelty_statistics
+        linear = self.module.linear
+        assert statistics is not None
+        assert linear is not None
+        if measured is None or measured.float().mean() >= 1 - LIMITS.missing_genes:
+            return None
+
+        def assign(x: NDArray[np.float32], lack_genes: bool) -> NDArray[np.integer]:
+            cells = torch.from_numpy(x).to(measured.device)
+            logits = linear(cells, measured if lack_genes else None)
+            return np.asarray(logits.argmax(1).cpu().numpy())
+
+        return label_changes(statistics, assign, len(self.labels))
 
     @torch.inference_mode()
     def _probability_before(

@@ -376,7 +376,7 @@ def join_parts(
                 sample_result, obs_names=obs.index, attention=None, **columns
             )
             _write_columns(root, obs, result, cutoff, key_added)
-    result.warn_of_novelty()
+    result.warn_of_doubts()
 
 
 def _copy_attention(plan: Plan, folder: Path, obsm: Any, key: str) -> dict[str, Any]:
