@@ -232,15 +232,51 @@ def test_annotated_copy_and_table(
     assert run(*arguments, "--overwrite", "--no-report").code == 0
 
 
+def test_the_last_line_names_what_was_written_by_each_command(
+    run, query, model_folder, tmp_path
+):
+    output, page = tmp_path / "scored.h5ad", tmp_path / "page.html"
+    result = run("novelty", query, "--model", model_folder, "-o", output)
+    assert result.code == 0
+    line = f"tosica: scored 60 cells, and wrote {output}"
+    assert result.err.splitlines()[-1] == line
+    result = run("report", output, "-o", page, "--json")
+    assert (
+        result.err.splitlines()[-1] == f"tosica: described 60 cells, and wrote {page}"
+    )
+    assert json.loads(result.out)["report"] == str(page)
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_an_error_at_the_end_names_what_is_there(
+    quiet, run, query, model_folder, tmp_path, monkeypatch
+):
+    def fail(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tosica._report.report", fail)
+    output, table = tmp_path / "annotated.h5ad", tmp_path / "labels.csv"
+    arguments = ["annotate", query, "--model", model_folder, "-o", output]
+    arguments += ["--obs-out", table, *["--quiet"] * quiet]
+    result = run(*arguments)
+    assert result.code == 1
+    lines = ["tosica: error: No space left on device"]
+    if not quiet:
+        lines.append(f"tosica: ended early, and wrote {output} and {table}")
+    assert result.err.splitlines() == lines
+    assert ad.read_h5ad(output).n_obs == len(pd.read_csv(table)) == 60
+
+
 @pytest.mark.parametrize("ending", [".h5ad", ".zarr"])
 def test_the_page_of_many_cells_is_about_a_sample(
     ending, run, query, model_folder, tmp_path
 ):
     output = tmp_path / f"annotated{ending}"
-    arguments = ["annotate", query, "--model", model_folder, "-o", output, "--quiet"]
+    arguments = ["annotate", query, "--model", model_folder, "-o", output]
     result = run(*arguments, "--cells-per-part", 40, "--json")
-    assert result.err == ""
     page = output.with_suffix(".html")
+    line = f"tosica: annotated 60 cells, and wrote {output} and {page}"
+    assert result.err == f"{line}; the page is about 40 of the cells\n"
     summary = json.loads(result.out)
     assert (summary["n_cells"], summary["report"]) == (60, str(page))
     text = page.read_text(encoding="utf8")

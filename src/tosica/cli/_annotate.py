@@ -9,7 +9,7 @@ import click
 
 from tosica._progress import progress
 from tosica._settings import logger
-from tosica._text import format_thousands, listed
+from tosica._text import format_thousands
 from tosica.cli._files import CELLS, TABLES, OutputPath, check_cells, check_outputs
 from tosica.cli._names import read_names
 from tosica.cli._report import explain
@@ -204,18 +204,22 @@ def annotate(
     )
     if obs is None:
         obs = annotation.annotate_in_memory(output)
+    if output is not None:
+        session.written.append(output)
     if obs_out is not None:
         write_table(obs, obs_out)
+        session.written.append(obs_out)
     if adapted_model is not None:
         annotation.model.save(adapted_model, overwrite=overwrite)
+        session.written.append(adapted_model)
     if page is not None and output is not None:
         with progress(None, f"drawing {page}"):
             annotation.write_report(output, page, max_cells=cells_per_part)
-    written = [path for path in (output, obs_out, page, adapted_model) if path]
-    session.say(
-        f"tosica: annotated {format_thousands(len(obs))} cells, and wrote "
-        f"{listed([str(path) for path in written])}"
-    )
+        session.written.append(page)
+    sampled = ""
+    if page is not None and len(obs) > cells_per_part:
+        sampled = f"; the page is about {format_thousands(cells_per_part)} of the cells"
+    session.conclude(f"annotated {format_thousands(len(obs))} cells", sampled)
     session.show(
         {
             "query": query,
@@ -512,6 +516,7 @@ def novelty(
     )
     with progress(None, f"writing {output}"):
         write_cells(adata, output)
+    session.written.append(output)
     table = adata.uns[f"{key_added}_novelty"].set_index("cluster")
     summary = {
         "query": query,
@@ -521,3 +526,4 @@ def novelty(
     }
     text = table.reset_index().to_string(index=False, float_format="{:.3f}".format)
     session.show(summary, text)
+    session.conclude(f"scored {format_thousands(adata.n_obs)} cells")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from tosica._progress import progress
+from tosica._text import format_thousands
 from tosica.cli._files import OutputPath, check_cells, check_outputs
 from tosica.cli._session import Command, default_option, load, threads_option
 
@@ -99,9 +100,11 @@ def report(
         )
     with progress(None, "drawing"):
         tosica.report(adata, output, key=key, **options)
+    session.written.append(output)
     session.show(
         {"annotated": annotated, "report": str(output), "n_cells": adata.n_obs}
     )
+    session.conclude(f"described {format_thousands(adata.n_obs)} cells")
 
 
 @click.command(cls=Command, short_help="Compare an annotation with known labels.")

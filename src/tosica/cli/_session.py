@@ -13,7 +13,7 @@ import sys
 import traceback
 import warnings
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -22,10 +22,11 @@ import click
 
 from tosica._progress import progress
 from tosica._settings import TosicaWarning, logger, settings
-from tosica._text import parameters_as_options
+from tosica._text import listed, parameters_as_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
     from types import ModuleType
 
 _LIBRARIES = (
@@ -64,6 +65,8 @@ class Session:
     """Whether only errors are shown."""
     advice: str = ""
     """What to do if the command is stopped from now on, as the end of a sentence."""
+    written: list[Path] = field(default_factory=list)
+    """Outputs that are whole."""
 
     def show(self, result: dict[str, Any], text: str | None = None) -> None:
         """Print a result on stdout: with ``--json`` as JSON, else as text, if there is any."""
@@ -72,10 +75,11 @@ class Session:
         if text is not None:
             click.echo(text)
 
-    def say(self, line: str) -> None:
-        """Write a line to stderr, also where that is the log of a pipeline."""
-        if not self.quiet:
-            click.echo(line, err=True)
+    def conclude(self, work: str, ending: str = "") -> None:
+        """Say on stderr, also where that is the log of a pipeline, what was done and written."""
+        if self.written and not self.quiet:
+            paths = listed([str(path) for path in self.written])
+            click.echo(f"tosica: {work}, and wrote {paths}{ending}", err=True)
 
 
 # Options that every command has.
@@ -116,10 +120,12 @@ class Command(click.Command):
             raise
         except KeyboardInterrupt:
             click.echo(f"tosica: error: stopped{session.advice}.", err=True)
+            session.conclude("was stopped")
         except Exception as error:
             if debug:
                 traceback.print_exc()
             click.echo(f"tosica: error: {_sentence(error)}", err=True)
+            session.conclude("ended early")
         # Pipelines take 130, the shell's code of Ctrl-C, for a reason to try again.
         return ctx.exit(1)
 

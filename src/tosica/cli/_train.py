@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tosica._progress import progress
-from tosica._settings import logger
 from tosica.cli._files import OutputPath, check_cells, check_outputs
 from tosica.cli._names import split_names
 from tosica.cli._session import (
@@ -324,9 +323,10 @@ def gene_sets(
         sets = {set_name: sets[set_name] for set_name in kept_names if set_name in sets}
     if output is not None:
         tosica.gs.write_gmt(sets, output)
-        logger.info("wrote %d gene sets to %s", len(sets), output)
+        session.written.append(output)
         summary["output"] = str(output)
     session.show(summary, text)
+    session.conclude(f"listed {len(sets)} gene sets")
 
 
 # Tables of a mask about names that were not matched, and what they hold.
