@@ -1,0 +1,456 @@
+"""Join references of several studies: their labels, genes, depths and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+from sklearn.decomposition import PCA
+
+from tosica._checks import InstanceOf, Integer, validate_params
+from tosica._obs import read_groups
+from tosica._settings import logger
+from tosica._text import format_thousands, list_names, only_known
+from tosica.data import CellMatrix, LogNormalization, detect
+from tosica.gs._gene_list import GeneList
+from tosica.gs._map_genes import map_genes
+from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, match_label, read_ontology
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from anndata import AnnData
+    from numpy.typing import NDArray
+
+# Transcriptomes have at least this share of the genes of the largest one; others are panels.
+_SHARE_OF_LARGEST = 0.5
+_N_COMPONENTS = 30
+# Nearest cells that genes are taken of; a type with fewer than twice as many is joined by similar ones.
+_N_NEIGHBORS = 10
+# Share of a cell's values that are multiples of its smallest one, in a logarithm of counts.
+_SHARE_WHOLE = 0.9
+
+
+@dataclass
+class _Reference:
+    """Counts of one reference, with joined labels; ``labels`` and ``batches`` have a value a cell."""
+
+    name: str
+    counts: sp.csr_matrix
+    genes: pd.Index
+    labels: NDArray[np.object_]
+    batches: NDArray[np.object_]
+    cell_names: pd.Index
+
+
+@validate_params(
+    references=InstanceOf("a dict of name to AnnData", Mapping),
+    labels_key=InstanceOf("a column of obs, or a dict of name to column", str, Mapping),
+    mapping=InstanceOf(
+        "a dict of label to joined label, or a dict of name to such dicts",
+        Mapping,
+        optional=True,
+    ),
+    seed=Integer(least=0),
+)
+def join_references(
+    references: Mapping[str, AnnData],
+    labels_key: str | Mapping[str, str],
+    *,
+    mapping: Mapping[str, str | Mapping[str, str]] | None = None,
+    batch_key: str | None = None,
+    impute: bool = True,
+    seed: int = 0,
+) -> AnnData:
+    """Join references of several studies into one.
+
+    Labels with the same term of the Cell Ontology become one. Genes are those that all transcriptomes
+    measured: a reference with less than half as many genes as the largest one counts as a panel, and its
+    missing genes are drawn from cells of the same type in the transcriptomes (hot deck). Each cell
+    takes one of its ten nearest ones by what both measured, and Poisson counts of its
+    expression at the cell's own depth.
+
+    Parameters
+    ----------
+    references
+        Names and cells: counts, or the natural logarithm of normalized counts, which is undone. The names of
+        genes are translated to symbols if the references differ in kind.
+    labels_key
+        Column of ``obs`` with the labels, or one for each name. Terms are read from
+        ``f"{labels_key}_ontology_term_id"`` if it is there, and else found by
+        :func:`tosica.onto.map_labels`.
+    mapping
+        Label to joined label, or to a term such as ``"CL:0000084"``; or a dict of these for each name.
+        Cells of a label that becomes ``""`` are left out.
+    batch_key
+        Column of ``obs`` with the batches, such as donors, where it is there.
+    impute
+        Draw missing genes of panels. With ``False``, the genes are those that all references measured.
+    seed
+        Seed of what is drawn.
+
+    Returns
+    -------
+    AnnData
+        ``(n_cells, n_genes)``:
+
+        ``.X``
+            Counts, :class:`scipy.sparse.csr_matrix` of float32.
+        ``.obs``
+            ``cell_type``, ``cell_type_ontology_term_id`` (``"unknown"`` without a term), ``reference``
+            (the name) and ``batch``, which tells batches of different references apart; all categorical.
+        ``.var``
+            ``n_measured``, the number of references that measured the gene.
+        ``.uns["join_references"]``
+            ``labels``: table of ``reference``, ``label``, ``cell_type``,
+            ``cell_type_ontology_term_id`` and ``n_cells``.
+
+    Raises
+    ------
+    KeyError
+        If a column is missing.
+    TypeError
+        If an argument is of the wrong type.
+    ValueError
+        If there are fewer than two references, they are of two species, have no gene or no label in
+        common, or their expression is neither counts nor the logarithm of counts.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import scanpy as sc
+    >>> import tosica
+    >>> cells = sc.datasets.pbmc68k_reduced().raw.to_adata()
+    >>> cells.X = np.expm1(cells.X).ceil()
+    >>> joined = tosica.pp.join_references(
+    ...     {"one": cells[::2].copy(), "two": cells[1::2].copy()}, "bulk_labels"
+    ... )
+    >>> joined.obs["batch"].cat.categories.tolist()
+    ['one', 'two']
+    """
+    _check_references(references)
+    tables = []
+    members = []
+    for name, adata in references.items():
+        key = labels_key if isinstance(labels_key, str) else labels_key.get(name, "")
+        if key not in adata.obs:
+            raise KeyError(
+                f"references[{name!r}].obs has no column {key!r} for labels_key{only_known(key, adata.obs)}"
+            )
+        table = _label_table(name, adata, key, mapping)
+        tables.append(table)
+        members.append(_read(name, adata, key, table, batch_key))
+    labels = _unify(pd.concat(tables, ignore_index=True))
+    _check_common_labels(labels)
+    for reference in members:
+        rows = labels[labels["reference"] == reference.name].set_index("label")
+        reference.labels = rows["cell_type"].reindex(reference.labels).to_numpy()
+    _translate(members)
+    term_of = dict(zip(labels["cell_type"], labels[_TERM], strict=True))
+    joined = _join(members, term_of, impute=impute, seed=seed)
+    joined.uns["join_references"] = {"labels": labels}
+    return joined
+
+
+_TERM = f"cell_type{TERM_SUFFIX}"
+
+
+def _check_references(references: Mapping[str, AnnData]) -> None:
+    """Refuse a single reference, other objects, and references of two species."""
+    if len(references) < 2:
+        raise ValueError(f"references must have two or more, not {len(references)}.")
+    organisms: dict[str, str] = {}
+    for name, adata in references.items():
+        if not isinstance(adata, ad.AnnData):
+            raise TypeError(
+                f"references must hold AnnData objects, not {type(adata).__name__} for {name!r}."
+            )
+        organism = GeneList(adata.var_names).organism
+        if organism is not None:
+            organisms.setdefault(organism, name)
+    if len(organisms) > 1:
+        (organism, name), (second_organism, second_name) = organisms.items()
+        raise ValueError(
+            f"{name!r} has genes of {organism}, and {second_name!r} of {second_organism}: translate one of them "
+            f"by tosica.gs.map_genes(adata.var_names, to_organism={organism!r})."
+        )
+
+
+# --------------------------------------------------------------------------- labels
+
+
+def _label_table(
+    name: str,
+    adata: AnnData,
+    key: str,
+    mapping: Mapping[str, str | Mapping[str, str]] | None,
+) -> pd.DataFrame:
+    """List the labels of a reference, with the joined label that is asked for, and their terms."""
+    groups = read_groups(adata, key, name="labels_key", allow_missing=True)
+    labels = list(groups.categories)
+    own_mapping = mapping or {}
+    if name in own_mapping and isinstance(own_mapping[name], Mapping):
+        own_mapping = own_mapping[name]  # type: ignore[assignment]
+    table = pd.DataFrame({"reference": name, "label": labels})
+    table["cell_type"] = [str(own_mapping.get(label, label)) for label in labels]
+    terms = _terms_in_obs(adata, key, groups)
+    names = read_ontology().names
+    table[_TERM] = [
+        joined if joined in names else terms.get(label) or match_label(joined).term
+        for label, joined in zip(labels, table["cell_type"], strict=True)
+    ]
+    table[_TERM] = table[_TERM].fillna(NO_TERM)
+    table["cell_type"] = [names.get(joined, joined) for joined in table["cell_type"]]
+    table["n_cells"] = np.bincount(
+        groups.codes[groups.codes >= 0], minlength=len(labels)
+    )
+    return table[table["cell_type"] != ""]
+
+
+def _terms_in_obs(adata: AnnData, key: str, groups: pd.Categorical) -> dict[str, str]:
+    """Read the terms of labels from the column that data of CELLxGENE have."""
+    column = f"{key}{TERM_SUFFIX}"
+    if column not in adata.obs:
+        return {}
+    pairs = pd.DataFrame(
+        {"label": groups, "term": adata.obs[column].astype(str).to_numpy()}
+    )
+    pairs = pairs[pairs["term"].isin(list(read_ontology().names))]
+    return dict(pairs.drop_duplicates("label").itertuples(index=False))
+
+
+def _unify(labels: pd.DataFrame) -> pd.DataFrame:
+    """Give labels with the same term one name: that of the earliest reference."""
+    has_term = labels[_TERM] != NO_TERM
+    name_of_term = labels[has_term].drop_duplicates(_TERM).set_index(_TERM)["cell_type"]
+    labels.loc[has_term, "cell_type"] = labels.loc[has_term, _TERM].map(name_of_term)
+    without_term = labels.loc[~has_term, "cell_type"]
+    if len(without_term):
+        logger.info(
+            "join_references: no term for %s; mapping= takes one",
+            list_names(list(without_term.unique())),
+        )
+    return labels
+
+
+def _check_common_labels(labels: pd.DataFrame) -> None:
+    """Refuse references without a label in common with another one, nor one above or below."""
+    types_of = labels.groupby("reference", sort=False)["cell_type"].agg(set)
+    term_of = dict(zip(labels["cell_type"], labels[_TERM], strict=True))
+    for name, types in types_of.items():
+        elsewhere = set().union(*types_of.drop(name))
+        related = {
+            relative for label in elsewhere for relative in _line(label, term_of)
+        }
+        lines = {relative for label in types for relative in _line(label, term_of)}
+        if not (types & related or lines & elsewhere):
+            raise ValueError(
+                f"{name!r} has no label in common with the other references: {list_names(sorted(types), 5)} there, "
+                f"and {list_names(sorted(elsewhere), 5)} elsewhere. Pass mapping={{label: joined label}}."
+            )
+
+
+def _line(label: str, term_of: Mapping[str, str]) -> set[str]:
+    """List the labels that a cell with this one has as well: itself and those above it."""
+    above = read_ontology().ancestors.get(term_of[label], frozenset())
+    return {label, *(name for name, term in term_of.items() if term in above)}
+
+
+# --------------------------------------------------------------------------- counts and genes
+
+
+def _read(
+    name: str, adata: AnnData, key: str, table: pd.DataFrame, batch_key: str | None
+) -> _Reference:
+    """Read the counts of the labeled cells of a reference."""
+    groups = read_groups(adata, key, name="labels_key", allow_missing=True)
+    labels = np.array([*groups.categories, ""], dtype=object)[groups.codes]
+    is_labeled = np.isin(labels, table["label"].to_numpy())
+    batches = np.full(adata.n_obs, name, dtype=object)
+    if batch_key is not None and batch_key in adata.obs:
+        batches = np.array(
+            [f"{name}/{batch}" for batch in adata.obs[batch_key]], dtype=object
+        )
+    return _Reference(
+        name,
+        _counts(name, adata)[is_labeled],
+        adata.var_names.astype(str),
+        labels[is_labeled],
+        batches[is_labeled],
+        name + "_" + adata.obs_names[is_labeled].astype(str),
+    )
+
+
+def _counts(name: str, adata: AnnData) -> sp.csr_matrix:
+    """Read counts, or undo a logarithm: the smallest value of a cell is one count."""
+    matrix = CellMatrix(adata, name=f"references[{name!r}]")
+    kind = detect(matrix).kind
+    values = sp.csr_matrix(matrix.take(np.arange(adata.n_obs)), dtype=np.float32)
+    if kind == "counts":
+        return values
+    values.eliminate_zeros()
+    np.expm1(values.data, out=values.data)
+    sizes = np.diff(values.indptr)
+    is_filled = sizes > 0
+    smallest = np.ones(values.shape[0], dtype=np.float32)
+    smallest[is_filled] = np.minimum.reduceat(
+        values.data, values.indptr[:-1][is_filled]
+    )
+    multiples = values.data / np.repeat(smallest, sizes)
+    values.data = np.rint(multiples)
+    if np.mean(np.abs(multiples - values.data) < 0.1) < _SHARE_WHOLE:
+        raise ValueError(
+            f"references[{name!r}] holds logarithms that no counts can be found in: pass its counts."
+        )
+    return values
+
+
+def _translate(references: Sequence[_Reference]) -> None:
+    """Bring the names of genes to symbols if references differ in kind."""
+    kinds = {GeneList(reference.genes).kind for reference in references}
+    if len(kinds) < 2:
+        return
+    for reference in references:
+        symbols = map_genes(list(reference.genes))
+        names = np.where(symbols.isna(), reference.genes, symbols)
+        is_unique = ~pd.Index(names).duplicated(keep=False)
+        reference.counts = reference.counts[:, is_unique]
+        reference.genes = pd.Index(names[is_unique].astype(str))
+
+
+def _join(
+    references: Sequence[_Reference],
+    term_of: Mapping[str, str],
+    *,
+    impute: bool,
+    seed: int,
+) -> AnnData:
+    """Put the cells together on the genes that all transcriptomes measured."""
+    largest = max(len(reference.genes) for reference in references)
+    complete = [
+        reference
+        for reference in references
+        if not impute or len(reference.genes) >= _SHARE_OF_LARGEST * largest
+    ]
+    genes = complete[0].genes
+    for reference in complete:
+        genes = genes.intersection(reference.genes)
+    genes = genes.sort_values()
+    donors = ad.concat([_to_anndata(reference, genes) for reference in complete])
+    pieces = []
+    n_measured = np.zeros(len(genes), dtype=np.int64)
+    for reference in references:
+        is_measured = genes.isin(reference.genes)
+        if not is_measured.any():
+            raise ValueError(
+                f"{reference.name!r} has no gene in common with the other references, such as "
+                f"{list_names(list(reference.genes[:3]))} there."
+            )
+        n_measured += is_measured
+        piece = _to_anndata(reference, genes[is_measured])
+        if not is_measured.all():
+            piece = _fill_genes(piece, donors, is_measured, term_of, seed)
+        pieces.append(piece)
+    joined = ad.concat(pieces)
+    joined.X = sp.csr_matrix(joined.X, dtype=np.float32)
+    joined.obs[_TERM] = joined.obs["cell_type"].map(term_of)
+    joined.obs = joined.obs[["cell_type", _TERM, "reference", "batch"]].astype(
+        "category"
+    )
+    joined.var["n_measured"] = n_measured
+    logger.info(
+        "join_references: %s cells of %d references, %d labels and %s genes; %s of these were not measured by all",
+        format_thousands(joined.n_obs),
+        len(references),
+        joined.obs["cell_type"].nunique(),
+        format_thousands(joined.n_vars),
+        format_thousands(int((n_measured < len(references)).sum())),
+    )
+    return joined
+
+
+def _to_anndata(reference: _Reference, genes: pd.Index) -> AnnData:
+    """Take some genes of a reference, in their order."""
+    columns = reference.genes.get_indexer(genes)
+    obs = pd.DataFrame(
+        {
+            "cell_type": reference.labels,
+            "reference": reference.name,
+            "batch": reference.batches,
+        },
+        index=reference.cell_names,
+    )
+    return ad.AnnData(
+        reference.counts[:, columns], obs=obs, var=pd.DataFrame(index=genes)
+    )
+
+
+# --------------------------------------------------------------------------- missing genes
+
+
+def _fill_genes(
+    cells: AnnData,
+    donors: AnnData,
+    is_measured: NDArray[np.bool_],
+    term_of: Mapping[str, str],
+    seed: int,
+) -> AnnData:
+    """Draw the counts of genes that a reference has not, from similar cells of the same type."""
+    donor_counts = donors[:, is_measured].X
+    donor_expression = _log_normalize(donor_counts)
+    n_components = min(_N_COMPONENTS, *(size - 1 for size in donor_expression.shape))
+    pca = PCA(max(n_components, 1), random_state=seed).fit(donor_expression)
+    reference = pca.transform(donor_expression)
+    query = pca.transform(_log_normalize(cells.X))
+    query += reference.mean(0) - query.mean(0)
+    rng = np.random.default_rng(seed)
+    missing = donors[:, ~is_measured].X.toarray()
+    depth = np.asarray(cells.X.sum(1)).ravel()
+    depth_of_donor = np.asarray(donor_counts.sum(1)).ravel()
+    imputed = np.zeros((cells.n_obs, missing.shape[1]), dtype=np.float32)
+    types = donors.obs["cell_type"].to_numpy()
+    for cell_type in cells.obs["cell_type"].unique():
+        pool = _pool(cell_type, types, term_of)
+        rows = np.flatnonzero(cells.obs["cell_type"] == cell_type)
+        distance = ((query[rows, None] - reference[None, pool]) ** 2).sum(2)
+        near = pool[np.argsort(distance, axis=1)[:, :_N_NEIGHBORS]]
+        donor = near[np.arange(len(rows)), rng.integers(0, near.shape[1], len(rows))]
+        relative_depth = depth[rows] / np.maximum(depth_of_donor[donor], 1)
+        imputed[rows] = rng.poisson(missing[donor] * relative_depth[:, None])
+    completed = sp.hstack([cells.X, sp.csr_matrix(imputed)]).tocsr()
+    positions = np.concatenate(
+        [np.flatnonzero(is_measured), np.flatnonzero(~is_measured)]
+    )
+    return ad.AnnData(
+        completed[:, np.argsort(positions)],
+        obs=cells.obs,
+        var=pd.DataFrame(index=donors.var_names),
+    )
+
+
+def _pool(
+    cell_type: str, types: NDArray[np.object_], term_of: Mapping[str, str]
+) -> NDArray[np.integer]:
+    """Find the donors that may be of a type; of too few, those of similar types, and then all."""
+    line = _line(cell_type, term_of)
+    lines = {name: _line(name, term_of) for name in np.unique(types)}
+    alike = {
+        name: len(line & donor_line) / len(line | donor_line)
+        for name, donor_line in lines.items()
+    }
+    is_related = np.array([name in line or cell_type in lines[name] for name in types])
+    likeness = np.array([alike[name] for name in types])
+    for is_donor in (is_related & (likeness > 0), likeness > 0):
+        if is_donor.sum() >= 2 * _N_NEIGHBORS:
+            return np.flatnonzero(is_donor)
+    return np.arange(len(types))
+
+
+def _log_normalize(counts: sp.csr_matrix) -> NDArray[np.float64]:
+    """Logarithm of one plus counts per 10 000, dense."""
+    return LogNormalization().normalize_block(counts.astype(np.float64)).toarray()

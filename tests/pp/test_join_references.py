@@ -1,0 +1,168 @@
+"""References of several studies become one: labels, genes, depths and batches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from anndata import AnnData
+
+import tosica
+
+N_GENES = 40
+TYPES = {"B cell": 0, "T cell": 1, "monocyte": 2}
+
+
+def make_study(labels, *, depth=1.0, seed=0, genes=range(N_GENES)):
+    """Cells whose type expresses ten genes of its own, and every other gene a little."""
+    rng = np.random.default_rng(seed)
+    rate = np.full((len(labels), N_GENES), 0.5)
+    for i, label in enumerate(labels):
+        j = 10 * TYPES.get(label, 1)
+        rate[i, j : j + 10] = 6
+    counts = rng.poisson(depth * rate)[:, list(genes)].astype(np.float32)
+    names = [f"cell{i}" for i in range(len(labels))]
+    obs = pd.DataFrame({"label": labels}, index=names)
+    adata = AnnData(sp.csr_matrix(counts), obs=obs)
+    adata.var_names = [f"Q{i}" for i in genes]
+    return adata
+
+
+@pytest.fixture
+def studies():
+    labels = np.repeat(list(TYPES), 30)
+    return {"deep": make_study(labels), "flat": make_study(labels, depth=0.3, seed=1)}
+
+
+def test_cells_keep_their_counts_and_references_are_told_apart(studies):
+    joined = tosica.pp.join_references(studies, "label")
+    assert joined.shape == (180, N_GENES)
+    is_flat = joined.obs["reference"] == "flat"
+    expected = studies["flat"][:, joined.var_names].X
+    assert (expected != joined[is_flat.to_numpy()].X).nnz == 0
+    assert joined.obs["batch"].equals(joined.obs["reference"])
+    assert joined.obs_names.is_unique
+
+
+def test_batches_of_the_same_name_are_different_ones(studies):
+    for adata in studies.values():
+        adata.obs["donor"] = "donor 1"
+    joined = tosica.pp.join_references(studies, "label", batch_key="donor")
+    assert set(joined.obs["batch"]) == {"deep/donor 1", "flat/donor 1"}
+
+
+def test_labels_with_the_same_term_become_one(studies):
+    obs = studies["flat"].obs
+    obs["label"] = obs["label"].replace({"B cell": "B lymphocytes", "monocyte": "Mono"})
+    joined = tosica.pp.join_references(
+        studies, "label", mapping={"flat": {"Mono": "CL:0000576"}}
+    )
+    assert joined.obs["cell_type"].value_counts().to_dict() == {
+        "B cell": 60,
+        "T cell": 60,
+        "monocyte": 60,
+    }
+    table = joined.uns["join_references"]["labels"].set_index("label")
+    assert table.loc["B lymphocytes", "cell_type_ontology_term_id"] == "CL:0000236"
+
+
+def test_a_table_renames_labels_and_leaves_cells_out(studies):
+    joined = tosica.pp.join_references(
+        studies, "label", mapping={"B cell": "mine", "T cell": ""}
+    )
+    assert set(joined.obs["cell_type"]) == {"mine", "monocyte"}
+    terms = joined.obs.loc[joined.obs["cell_type"] == "mine"]
+    assert set(terms["cell_type_ontology_term_id"]) == {"unknown"}
+
+
+def test_terms_of_the_references_are_used(studies):
+    obs = studies["flat"].obs
+    obs["label_ontology_term_id"] = obs["label"].map(
+        {"B cell": "CL:0000236", "T cell": "CL:0000084", "monocyte": "CL:0000576"}
+    )
+    obs["label"] = obs["label"].map({"B cell": "1", "T cell": "2", "monocyte": "3"})
+    joined = tosica.pp.join_references(studies, "label")
+    assert set(joined.obs["cell_type"]) == set(TYPES)
+
+
+def test_logarithms_of_counts_become_counts_again(studies):
+    flat = studies["flat"]
+    counts = flat.X.copy()
+    total = np.asarray(counts.sum(1))
+    flat.X = sp.csr_matrix(counts.multiply(1e4 / total)).log1p()
+    joined = tosica.pp.join_references(studies, "label")
+    is_flat = (joined.obs["reference"] == "flat").to_numpy()
+    restored = joined[is_flat][:, flat.var_names].X
+    # Cells without a count of one seem deeper or flatter by a factor.
+    assert (np.abs((restored - counts).toarray()).sum(1) == 0).mean() > 0.9
+
+
+def test_genes_of_a_panel_are_drawn_from_cells_of_its_types(studies):
+    # Without the genes of monocytes, and most of the others.
+    panel = studies["deep"][:, [f"Q{i}" for i in (0, 1, 2, 10, 11, 12, 30, 31)]].copy()
+    joined = tosica.pp.join_references(studies | {"panel": panel}, "label")
+    assert joined.n_vars == N_GENES
+    is_panel = joined.obs["reference"] == "panel"
+    monocytes = joined[(is_panel & (joined.obs["cell_type"] == "monocyte")).to_numpy()]
+    b_cells = joined[(is_panel & (joined.obs["cell_type"] == "B cell")).to_numpy()]
+    genes = [f"Q{i}" for i in range(20, 30)]
+    assert monocytes[:, genes].X.mean() > 3 * b_cells[:, genes].X.mean()
+    assert joined.var.loc["Q25", "n_measured"] == 2
+    common = tosica.pp.join_references(
+        studies | {"panel": panel}, "label", impute=False
+    )
+    assert common.n_vars == 8
+
+
+def test_the_references_stay_as_they_were(studies, contents):
+    before = {name: contents(adata) for name, adata in studies.items()}
+    tosica.pp.join_references(studies, "label")
+    assert {name: contents(adata) for name, adata in studies.items()} == before
+
+
+# --------------------------------------------------------------------------- wrong input
+
+
+def test_one_reference_is_refused(studies):
+    with pytest.raises(ValueError, match="two or more, not 1"):
+        tosica.pp.join_references({"deep": studies["deep"]}, "label")
+
+
+def test_references_of_two_species_are_refused():
+    human = ["CD3E", "CD19", "MS4A1", "CD79A", "LYZ", "NKG7", "GNLY", "CST3", "CD8A"]
+    human += ["CD14", "FCGR3A", "CD4", "IL7R", "CCR7", "S100A8", "S100A9", "PPBP"]
+    human += ["FCER1A", "CD68", "KLRB1", "TRAC", "CD2", "CD7", "GZMB", "PRF1"]
+    studies = {}
+    for name, genes in (("h", human), ("m", [gene.capitalize() for gene in human])):
+        adata = make_study(["B cell", "T cell"] * 10, genes=range(len(human)))
+        adata.var_names = genes
+        studies[name] = adata
+    with pytest.raises(ValueError, match="'h' has genes of human, and 'm' of mouse"):
+        tosica.pp.join_references(studies, "label")
+
+
+def test_references_without_a_common_gene_are_refused(studies):
+    studies["flat"].var_names = [f"R{i}" for i in range(N_GENES)]
+    with pytest.raises(ValueError, match="has no gene in common"):
+        tosica.pp.join_references(studies, "label")
+
+
+def test_references_without_a_common_label_are_refused(studies):
+    studies["flat"].obs["label"] = "erythrocyte"
+    with pytest.raises(ValueError, match=r"has no label in common .* Pass mapping="):
+        tosica.pp.join_references(studies, "label")
+
+
+def test_a_missing_column_is_named(studies):
+    with pytest.raises(
+        KeyError, match=r"obs has no column 'lable'.*did you mean 'label'"
+    ):
+        tosica.pp.join_references(studies, "lable")
+
+
+def test_logarithms_of_no_counts_are_refused(studies):
+    flat = studies["flat"]
+    flat.X.data = np.random.default_rng(0).uniform(0.1, 3, flat.X.nnz).astype("f4")
+    with pytest.raises(ValueError, match="'flat'"):
+        tosica.pp.join_references(studies, "label")
