@@ -187,7 +187,7 @@ def test_genes_that_are_there_twice_without_their_versions(
     doubled = AnnData(sp.hstack([mapped.X, mapped.X]).tocsr(), obs=pbmc_query.obs)
     doubled.var_names = [f"{name}.{version}" for version in (1, 2) for name in ids]
     original = contents(doubled)
-    sentence = r"under several names \('(ENSG\d+)\.1', '\1\.2', …\), of which none is taken: keep one of each"
+    sentence = r"under several names \('(ENSG\d+)\.1', '\1\.2', …\), of which none is taken: add up the columns"
     with pytest.raises(ValueError, match=sentence):
         pbmc_model.annotate(doubled)
     assert contents(doubled) == original
