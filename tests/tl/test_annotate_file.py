@@ -208,20 +208,14 @@ def test_a_query_that_cannot_be_read(query, toy_model, tmp_path):
     (tmp_path / "text.h5ad").write_text("no cells")
     (tmp_path / "folder").mkdir()
     h5py.File(tmp_path / "empty.h5ad", "w").close()
+    (tmp_path / "table.csv").write_text("cell,label\n")
     for wrong, error, said in (
-        ("none", FileNotFoundError, "^there is no file or folder 'none' to annota"),
-        (
-            tmp_path / "text.h5ad",
-            ValueError,
-            r"text\.h5ad' is no \.h5ad file, or is damaged",
-        ),
-        (tmp_path / "folder", ValueError, "folder' is no Zarr store"),
-        (
-            tmp_path / "empty.h5ad",
-            ValueError,
-            r"empty\.h5ad' holds no AnnData: it has no obs or no var",
-        ),
-        ("file:///none.zarr", ValueError, r"none\.zarr.* is no Zarr store"),
+        ("none", FileNotFoundError, "^There is no file or folder 'none'"),
+        (tmp_path / "text.h5ad", ValueError, r"text\.h5ad' is not a whole HDF5 file"),
+        (tmp_path / "folder", ValueError, "folder' holds neither cells nor a model"),
+        (tmp_path / "empty.h5ad", ValueError, r"empty\.h5ad' is an HDF5 file with no"),
+        (tmp_path / "table.csv", ValueError, r"table\.csv' is of the kind table"),
+        ("file:///none.zarr", ValueError, r"none\.zarr.* holds no cells that anndata"),
     ):
         with pytest.raises(error, match=said):
             tosica.tl.annotate_file(wrong, toy_model, output)
@@ -230,7 +224,8 @@ def test_a_query_that_cannot_be_read(query, toy_model, tmp_path):
         tosica.tl.annotate_file(path, toy_model, output, layer="log")
     query.X = query.X.tocsc()
     with pytest.raises(
-        ValueError, match=r"^X of .* is stored by genes \(CSC\): write it by cells"
+        ValueError,
+        match=r"^The matrix of .* is stored by genes \(CSC\): write it by cells",
     ):
         tosica.tl.annotate_file(write(query, tmp_path / "csc.h5ad"), toy_model, output)
 
@@ -245,7 +240,7 @@ def test_a_damaged_chunk(query, toy_model, tmp_path):
     )
     chunks[0].write_bytes(b"no chunk")
     with pytest.raises(
-        OSError, match=r"query\.zarr' is damaged: cells 0 to 59 cannot be read"
+        OSError, match=r"query\.zarr'\.X cannot be read from its file .*copy it again"
     ):
         tosica.tl.annotate_file(path, toy_model, tmp_path / "out.zarr")
 
@@ -268,7 +263,7 @@ def test_a_full_disk(query, toy_model, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("tosica.ondisk._parts.copy_store", full)
+        patch.setattr("tosica.ondisk._store.copy_store", full)
         with pytest.raises(OSError, match="No space left on device"):
             tosica.tl.annotate_file(path, toy_model, output)
     assert sorted(p.name for p in tmp_path.iterdir()) == [

@@ -9,7 +9,7 @@ import click
 
 from tosica._progress import progress
 from tosica._settings import logger
-from tosica._text import format_thousands
+from tosica._text import first_line, format_thousands
 from tosica.cli._files import CELLS, TABLES, OutputPath, check_cells, check_outputs
 from tosica.cli._names import read_names
 from tosica.cli._report import explain
@@ -18,9 +18,8 @@ from tosica.cli._session import (
     Command,
     default_option,
     device_option,
-    genome_option,
     load,
-    seurat_option,
+    takes_cells,
     threads_option,
 )
 from tosica.cli._tissue import find_tissue_model, tissue_option, version_option
@@ -56,8 +55,7 @@ _QUERY_OPTIONS = (
     ),
     click.option("--layer", help="Layer with the expression."),
     click.option("--use-raw", is_flag=True, help="Read raw instead."),
-    seurat_option,
-    genome_option,
+    takes_cells,
     default_option(
         "--key-added", default="tosica", help="First part of the names written."
     ),
@@ -80,7 +78,7 @@ def _takes_query(function: Any) -> Any:
     "-o",
     "--output",
     type=OutputPath(*CELLS),
-    help="Annotated copy of the query, .h5ad or .zarr.",
+    help="Annotated copy of the query, .h5ad or .zarr, or a container as the query.",
 )
 @click.option(
     "--obs-out",
@@ -136,6 +134,11 @@ def _takes_query(function: Any) -> Any:
     default=0.0,
     help='Share that a label needs, or else "Heterogeneous".',
 )
+@click.option(
+    "--min-genes",
+    type=COUNT,
+    help="Leave out cells with fewer genes, as droplets have.",
+)
 @click.option("--batch-size", type=COUNT, help="Cells in a minibatch.")
 @default_option(
     "--precision", type=click.Choice(["32-true", "bf16-mixed"]), default="32-true"
@@ -178,9 +181,13 @@ def annotate(
     Beside an annotated copy is a page that explains it, as report writes: of more cells than one
     part has, about a sample of them.
 
-    QUERY is an .h5ad or .zarr file, a 10x .h5 file or mtx folder, .rds or .h5Seurat. Of .h5ad and
-    .zarr, some cells are in memory at a time, and a command that was killed goes on where it
-    ended; with --majority-voting, and from other formats, all are.
+    QUERY is an .h5ad, .zarr or .loom file, a 10x .h5 file or folder, .rds or .h5Seurat, or a
+    container: a MuData (.h5mu, .zarr), of which the modality with the model's genes is labelled, or
+    a SpatialData store. An output of the container's format has all of it, with the labels inside;
+    --overwrite and the query as output label a store in its place.
+
+    Of .h5ad, .h5mu and .zarr, some cells are in memory at a time, and a command that was killed
+    goes on where it ended; with --majority-voting or --min-genes, and from other formats, all are.
     """
     if output is None and obs_out is None:
         raise click.UsageError("Give --output, --obs-out or both.")
@@ -199,6 +206,7 @@ def annotate(
     if labels:
         loaded = loaded.subset(read_names(labels, loaded._hierarchy.names))
     annotation = _Annotation(session, query, loaded, **options)
+    annotation.check_output(output)
     obs = annotation.annotate_in_parts(
         output, obs_out, cells_per_part=cells_per_part, overwrite=overwrite
     )
@@ -213,8 +221,13 @@ def annotate(
         annotation.model.save(adapted_model, overwrite=overwrite)
         session.written.append(adapted_model)
     if page is not None and output is not None:
-        with progress(None, f"drawing {page}"):
-            annotation.write_report(output, page, max_cells=cells_per_part)
+        try:
+            with progress(None, f"drawing {page}"):
+                annotation.write_report(output, page, max_cells=cells_per_part)
+        except Exception as error:
+            raise RuntimeError(
+                f"{output} was written, but not {page} ({first_line(error)}): --no-report leaves it out."
+            ) from error
         session.written.append(page)
     sampled = ""
     if page is not None and len(obs) > cells_per_part:
@@ -270,19 +283,30 @@ class _Annotation:
         query: str,
         model: TOSICA,
         *,
-        seurat: bool,
-        genome: str | None,
+        selection: dict[str, Any],
         adapt: bool,
         majority_voting: bool,
         over_clustering: str | None,
         min_prop: float,
+        min_genes: int | None,
         **options: Any,
     ) -> None:
+        from tosica.cli._files import find_group
+        from tosica.io._kinds import ON_DISK, kind_of
+
         self.session = session
         self.query = query
         self.model = model
-        self.seurat = seurat
-        self.genome = genome
+        self.selection = selection
+        self.min_genes = min_genes
+        self.reads_whole = (
+            kind_of(query) not in ON_DISK
+            or selection["seurat"]
+            or majority_voting
+            or min_genes is not None
+        )
+        # Group of the cells, if the query is a container.
+        self.group = find_group(query, model, selection)
         self.adapt = adapt
         self.majority_voting = majority_voting
         self.over_clustering = over_clustering
@@ -292,6 +316,22 @@ class _Annotation:
         self.matrix = {"layer": options["layer"], "use_raw": options["use_raw"]}
         # The annotated cells, if all of them are in memory.
         self.adata: AnnData | None = None
+
+    def check_output(self, output: Path | None) -> None:
+        """Refuse a copy of a container that the query is not, or that would lack cells."""
+        from tosica.ondisk import is_copy_of_container
+
+        if output is None:
+            return
+        is_copy = is_copy_of_container(self.query, self.group, output)
+        if output.suffix.lower() == ".h5mu" and not is_copy:
+            raise click.UsageError(
+                f"{output} would be a MuData, and the query is no .h5mu: end it in .h5ad or .zarr."
+            )
+        if is_copy and self.min_genes is not None:
+            raise click.UsageError(
+                "--min-genes leaves cells out, and a copy of the whole container needs all: end --output in .h5ad."
+            )
 
     def annotate_in_parts(
         self,
@@ -305,11 +345,9 @@ class _Annotation:
 
         ``None`` if this query has to be read as a whole.
         """
-        from tosica.io._kinds import kind_of
         from tosica.ondisk import StoredByGenesError
 
-        is_on_disk = kind_of(self.query) in ("h5ad", "zarr")
-        if not is_on_disk or self.majority_voting or self.seurat:
+        if self.reads_whole:
             return None
         self.session.advice = "; the same command goes on where it ended"
         try:
@@ -318,12 +356,13 @@ class _Annotation:
             options = {
                 "cells_per_part": cells_per_part,
                 "overwrite": overwrite,
+                "modality": self.selection["modality"] or self.selection["table"],
                 **self.options,
             }
             if output is not None:
-                return _annotate_to_file(self.query, self.model, output, options)
+                return self._annotate_to_file(output, options)
             assert obs_out is not None
-            return _annotate_to_table(self.query, self.model, obs_out, options)
+            return self._annotate_to_table(obs_out, options)
         except StoredByGenesError:
             self.session.advice = ""
             logger.info(
@@ -337,8 +376,43 @@ class _Annotation:
         from tosica.ondisk import Store
 
         default_layer = self.model.modalities[0].layer
-        store = Store(self.query, default_layer=default_layer, **self.matrix)
-        return self.model.adapt(store.read_spread(MAX_CELLS), **self.matrix)
+        store = Store(
+            self.query, self.group, default_layer=default_layer, **self.matrix
+        )
+        return self.model.adapt(store.spread(MAX_CELLS), **self.matrix)
+
+    def _annotate_to_file(self, output: Path, options: dict[str, Any]) -> pd.DataFrame:
+        from anndata.io import read_elem
+
+        from tosica.io._containers import open_group
+        from tosica.tl import annotate_file
+
+        annotate_file(self.query, self.model, output, **options)
+        root = open_group(str(output), self._group_in(output))
+        obs = read_elem(root["obs"])
+        # Groups of Zarr have nothing to close.
+        if hasattr(root, "file"):
+            root.file.close()
+        return obs
+
+    def _annotate_to_table(
+        self, obs_out: Path, options: dict[str, Any]
+    ) -> pd.DataFrame:
+        # Parts need a place that the next call finds; only the table is asked for.
+        folder = obs_out.with_name(f"{obs_out.name}.parts")
+        folder.mkdir(exist_ok=True)
+        annotated = folder / "annotated.h5ad"
+        annotated.unlink(missing_ok=True)
+        obs = self._annotate_to_file(annotated, {**options, "include_x": False})
+        shutil.rmtree(folder, ignore_errors=True)
+        return obs
+
+    def _group_in(self, output: Path) -> str:
+        """Group of the cells in the output, which is a container or not."""
+        from tosica.ondisk import is_copy_of_container
+
+        is_copy = is_copy_of_container(self.query, self.group, output)
+        return self.group if is_copy else ""
 
     def annotate_in_memory(self, output: Path | None) -> pd.DataFrame:
         """Read all cells, annotate and write them, and return their table."""
@@ -346,7 +420,9 @@ class _Annotation:
         from tosica.tl import majority_vote
 
         with progress(None, f"reading {self.query}"):
-            adata = read_cells(self.query, seurat=self.seurat, genome=self.genome)
+            adata = read_cells(self.query, **_named(self.selection, self.group))
+        if self.min_genes is not None:
+            adata = _leave_out_poor_cells(adata, self.min_genes, **self.matrix)
         if self.adapt:
             self.model = self.model.adapt(adata, **self.matrix)
         self.model.annotate(adata, **self.options)
@@ -356,7 +432,7 @@ class _Annotation:
             majority_vote(adata, self.over_clustering, self.min_prop, key=self.key)
         if output is not None:
             with progress(None, f"writing {output}"):
-                write_cells(adata, output)
+                write_cells(adata, output, self.query, self.group)
         self.adata = adata
         return adata.obs
 
@@ -377,13 +453,13 @@ class _Annotation:
         import numpy as np
 
         from tosica._report import SAMPLED_FROM, report
-        from tosica.cli._files import read_cells
+        from tosica.io._containers import open_cells
         from tosica.tl import novelty
         from tosica.tl._evidence import draw_cells
 
         adata = self.adata
         if adata is None:
-            adata = read_cells(str(output), backed=True)
+            adata = open_cells(str(output), self._group_in(output))
         n_cells = adata.n_obs
         if n_cells > max_cells:
             codes = adata.obs[f"{self.key}_prediction"].astype("category").cat.codes
@@ -421,36 +497,24 @@ class _Annotation:
         }
 
 
-def _annotate_to_file(
-    query: str, model: TOSICA, output: Path, options: dict[str, Any]
-) -> pd.DataFrame:
-    import h5py
-    from anndata.io import read_elem
-
-    from tosica.ondisk import open_store
-    from tosica.tl import annotate_file
-
-    annotate_file(query, model, output, **options)
-    root = open_store(str(output))
-    obs = read_elem(root["obs"])
-    # Groups of Zarr have nothing to close.
-    if isinstance(root, h5py.File):
-        root.close()
-    return obs
+def _named(selection: dict[str, Any], group: str) -> dict[str, Any]:
+    """The selection with the modality or table that was found."""
+    return {**selection, "modality": group.rpartition("/")[2] or None, "table": None}
 
 
-def _annotate_to_table(
-    query: str, model: TOSICA, obs_out: Path, options: dict[str, Any]
-) -> pd.DataFrame:
-    # Parts need a place that the next call finds; only the table is asked for.
-    folder = obs_out.with_name(f"{obs_out.name}.parts")
-    folder.mkdir(exist_ok=True)
-    annotated = folder / "annotated.h5ad"
-    annotated.unlink(missing_ok=True)
-    options = {**options, "include_x": False}
-    obs = _annotate_to_file(query, model, annotated, options)
-    shutil.rmtree(folder, ignore_errors=True)
-    return obs
+def _leave_out_poor_cells(adata: AnnData, min_genes: int, **matrix: Any) -> AnnData:
+    """Cells with at least so many genes."""
+    import numpy as np
+
+    from tosica.data import BLOCK, CellMatrix
+
+    blocks = CellMatrix(adata, **matrix).blocks(BLOCK)
+    n_genes = [np.asarray((block > 0).sum(1)).ravel() for _, block in blocks]
+    has_genes = np.concatenate(n_genes) >= min_genes
+    if not has_genes.any():
+        raise ValueError(f"No cell has {min_genes} genes: lower --min-genes.")
+    logger.info("annotate: %d cells with fewer genes are left out", (~has_genes).sum())
+    return adata[has_genes].copy()
 
 
 # --------------------------------------------------------------------------- novelty
@@ -485,8 +549,7 @@ def novelty(
     output: Path,
     over_clustering: str | None,
     correct_batch: bool,
-    seurat: bool,
-    genome: str | None,
+    selection: dict[str, Any],
     key_added: str,
     overwrite: bool,
     device: tuple[str, int | str],
@@ -500,11 +563,12 @@ def novelty(
     check_outputs(output, overwrite=overwrite)
     check_cells(query, over_clustering=over_clustering)
     tosica = load("tosica.tl")
-    from tosica.cli._files import read_cells, write_cells
+    from tosica.cli._files import find_group, read_cells, write_cells
 
     loaded = tosica.TOSICA.load(model, accelerator=device[0], device=device[1])
+    group = find_group(query, loaded, selection)
     with progress(None, f"reading {query}"):
-        adata = read_cells(query, seurat=seurat, genome=genome)
+        adata = read_cells(query, **_named(selection, group))
     loaded.annotate(adata, key_added=key_added, **matrix)
     tosica.tl.novelty(
         adata,
@@ -515,7 +579,7 @@ def novelty(
         **matrix,
     )
     with progress(None, f"writing {output}"):
-        write_cells(adata, output)
+        write_cells(adata, output, query, group)
     session.written.append(output)
     table = adata.uns[f"{key_added}_novelty"].set_index("cluster")
     summary = {

@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     import pandas as pd
     from anndata import AnnData
 
-CELLS = (".h5ad", ".zarr")
+    from tosica.model import TOSICA
+
+CELLS = (".h5ad", ".zarr", ".h5mu")
+_SEURAT = ("rds", "h5seurat")
 TABLES = (".csv", ".tsv", ".parquet")
 
 # --------------------------------------------------------------------------- reading
@@ -54,7 +59,15 @@ def check_cells(path: str, **columns: str | None) -> None:
 
 
 def read_cells(
-    path: str, *, seurat: bool = False, backed: bool = False, genome: str | None = None
+    path: str,
+    *,
+    backed: bool = False,
+    score: Callable[[Any], int] | None = None,
+    seurat: bool = False,
+    genome: str | None = None,
+    assay: str | None = None,
+    modality: str | None = None,
+    table: str | None = None,
 ) -> AnnData:
     """Read cells with their expression.
 
@@ -63,13 +76,15 @@ def read_cells(
     path
         File or folder. Names of genes that occur twice in files of 10x Genomics get a number, as
         scanpy gives it.
-    seurat
-        Repair an ``.h5ad`` file that was converted from a Seurat object.
     backed
         Leave the expression on disk where the format allows it, and read a table as the ``obs`` of
         cells without genes.
-    genome
-        Genome to take of a matrix of 10x Genomics with several.
+    score
+        Tells which modality or table of a container is meant, if that is not named.
+    seurat
+        Repair an ``.h5ad`` file that was converted from a Seurat object.
+    genome, assay, modality, table
+        What to take of a file of 10x Genomics, a Seurat object, a MuData, and a SpatialData store.
 
     Raises
     ------
@@ -80,10 +95,10 @@ def read_cells(
     ValueError
         If the file is damaged, or holds no cells.
     """
-    import anndata as ad
+    from anndata import AnnData
 
-    from tosica.data import load_annotations
     from tosica.io import read_10x, read_seurat
+    from tosica.io._containers import choose_group, open_cells, read_whole
     from tosica.io._errors import ReadError, explain_damage
     from tosica.io._kinds import KNOWN, kind_of
 
@@ -91,10 +106,7 @@ def read_cells(
         import_module("hdf5plugin")  # more compressions of HDF5
     with explain_damage(path):
         kind = kind_of(path)
-        if genome is not None and not kind.startswith("10x"):
-            raise ReadError(
-                f"{path!r} is of the kind {kind}, of which no genome can be chosen: leave --genome out."
-            )
+        _refuse_selection(path, kind, genome, assay)
         if kind == "model":
             raise ReadError(f"{path!r} is the folder of a model; give {KNOWN}.")
         if kind == "table" and not backed:
@@ -102,30 +114,56 @@ def read_cells(
             raise ReadError(
                 f"{path!r} is a table: make cells of counts by {call}; give {KNOWN}."
             )
-    if kind in ("rds", "h5seurat") or (seurat and kind == "h5ad"):
-        return read_seurat(path)
+    if kind in _SEURAT or (seurat and kind == "h5ad"):
+        return read_seurat(path, assay=assay)
     if kind.startswith("10x"):
         return read_10x(path, genome=genome)
     with explain_damage(path):
         if kind == "table":
-            return ad.AnnData(obs=_read_table(path))
-        if kind == "h5ad":
-            # Cells without X cannot be brought to memory if they are backed.
-            return ad.read_h5ad(path, backed="r" if backed and _has_x(path) else None)
-        if backed:
-            # What it needs comes with the extra "atlas", but not with zarr.
-            with suppress(ImportError):
-                adata = ad.experimental.read_lazy(path)
-                load_annotations(adata)
-                return adata
-        return ad.read_zarr(path)
+            return AnnData(obs=_read_table(path))
+        if kind == "loom":
+            return _read_loom(path)
+        group = choose_group(path, modality or table, score)
+        return open_cells(path, group) if backed else read_whole(path, group)
 
 
-def _has_x(path: str) -> bool:
-    import h5py
+def find_group(path: str, model: TOSICA, selection: Mapping[str, Any]) -> str:
+    """Find the group of a container that a model annotates; empty if the file is none."""
+    from tosica.io._kinds import ON_DISK, kind_of
+    from tosica.tl._annotate_file import find_cells
 
-    with h5py.File(path) as file:
-        return "X" in file
+    name = selection["modality"] or selection["table"]
+    if name is None and kind_of(path) not in ON_DISK:
+        return ""
+    return find_cells(path, model, name)
+
+
+def _refuse_selection(
+    path: str, kind: str, genome: str | None, assay: str | None
+) -> None:
+    """Refuse options that are of files of another kind."""
+    from tosica.io._errors import ReadError
+
+    for option, value, is_of_kind in (
+        ("genome", genome, kind.startswith("10x")),
+        ("assay", assay, kind in _SEURAT),
+    ):
+        if value is not None and not is_of_kind:
+            raise ReadError(
+                f"{path!r} is of the kind {kind}, of which no {option} can be chosen: leave --{option} out."
+            )
+
+
+def _read_loom(path: str) -> AnnData:
+    """Read a loom file by anndata, which needs loompy."""
+    from anndata.io import read_loom
+
+    try:
+        return read_loom(path, X_name="")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{path!r} is a loom file, which anndata reads by loompy: pip install loompy."
+        ) from error
 
 
 def _read_table(path: str) -> pd.DataFrame:
@@ -188,16 +226,36 @@ def check_outputs(*paths: Path | None, overwrite: bool) -> None:
             pd.DataFrame({"cell": ["a"]}).to_parquet()
 
 
-def write_cells(adata: AnnData, path: Path) -> None:
-    """Write annotated cells as ``.h5ad`` or ``.zarr``; what was there is replaced.
+def write_cells(adata: AnnData, path: Path, source: str, group: str) -> None:
+    """Write annotated cells; what was there is replaced.
+
+    Parameters
+    ----------
+    adata
+        The cells.
+    path
+        A path that ends in ``.h5ad`` or ``.zarr``, or as the container that they are from does.
+    source, group
+        Where they are from, and their group if that is a container.
 
     Raises
     ------
     OSError
         If they cannot be written; what was there is unchanged.
     """
-    from tosica.ondisk import open_for_writing, replacing_store, write_anndata
+    from tosica.ondisk import (
+        copied_container,
+        is_copy_of_container,
+        open_for_writing,
+        replacing_store,
+        write_anndata,
+        write_annotation,
+    )
 
+    if is_copy_of_container(source, group, path):
+        with copied_container(source, group, path) as root:
+            write_annotation(root, adata)
+        return
     with (
         replacing_store(path) as temporary,
         open_for_writing(temporary, new=True) as root,

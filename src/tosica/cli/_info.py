@@ -10,7 +10,7 @@ import click
 
 from tosica._files import find_model
 from tosica._progress import progress
-from tosica.cli._session import Command, genome_option, load
+from tosica.cli._session import Command, load, takes_cells
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -24,14 +24,14 @@ _MAX_ENTRIES = 12
 
 @click.command(cls=Command, short_help="Say what a file or a model holds.")
 @click.argument("path")
-@genome_option
+@takes_cells
 @click.pass_obj
-def info(session: Session, path: str, genome: str | None) -> None:
+def info(session: Session, path: str, selection: dict[str, Any]) -> None:
     """Say what PATH holds: the folder of a model, blood, or a file of cells.
 
     Of a model: labels, genes, gene sets, scale of the reference, and its card if it has one, as
     blood has, which comes with tosica. Of cells: their number, genes, layers, columns, scale of the
-    expression, and which model has annotated them.
+    expression, and which model has annotated them; of a container, of each modality or table.
     """
     folder = str(find_model(path))
     card = Path(folder, "README.md")
@@ -43,7 +43,8 @@ def info(session: Session, path: str, genome: str | None) -> None:
         )
         return
     from tosica.cli._files import read_cells
-    from tosica.io._kinds import kind_of
+    from tosica.io._containers import list_groups
+    from tosica.io._kinds import CONTAINERS, kind_of
 
     kind = kind_of(folder)
     summary: dict[str, Any] = {"path": path, "kind": kind}
@@ -53,8 +54,15 @@ def info(session: Session, path: str, genome: str | None) -> None:
         summary["card"] = card.read_text(encoding="utf8") if card.is_file() else None
     else:
         with progress(None, f"reading {path}"):
-            adata = read_cells(path, backed=True, genome=genome)
-            summary.update(_describe_cells(adata))
+            names = list_groups(path) if kind in CONTAINERS else {}
+            if len(names) < 2 or selection["modality"] or selection["table"]:
+                adata = read_cells(path, backed=True, **selection)
+                summary.update(_describe_cells(adata))
+            else:
+                for name in names:
+                    selection["modality"] = name
+                    adata = read_cells(path, backed=True, **selection)
+                    summary[name] = _describe_cells(adata)
     session.show(summary, "\n".join(_lines(summary)))
 
 
@@ -119,7 +127,7 @@ def _scale(adata: AnnData, **matrix: Any) -> str | None:
     """Describe the values of a matrix: ``"counts"``, ``"log1p"``, or why they are neither."""
     from tosica.data import CellMatrix, detect_values, sample_positions
 
-    has_no_x = not matrix and not adata.isbacked and adata.X is None
+    has_no_x = not matrix and adata.X is None
     if not adata.n_vars or has_no_x:
         return None
     try:

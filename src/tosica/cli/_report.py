@@ -9,9 +9,16 @@ import click
 from tosica._progress import progress
 from tosica._text import format_thousands
 from tosica.cli._files import OutputPath, check_cells, check_outputs
-from tosica.cli._session import Command, default_option, load, threads_option
+from tosica.cli._session import (
+    Command,
+    default_option,
+    load,
+    takes_cells,
+    threads_option,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from anndata import AnnData
@@ -49,6 +56,11 @@ def explain(
         )
 
 
+def _find_key(key: str) -> Callable[[Any], int]:
+    """Tell which modality or table was annotated."""
+    return lambda group: int(f"uns/{key}" in group)
+
+
 @click.command(cls=Command, short_help="Write a page about an annotation.")
 @click.argument("annotated")
 @click.option(
@@ -67,6 +79,7 @@ def explain(
 @key_option
 @click.option("--overwrite", is_flag=True, help="Replace the page if it exists.")
 @threads_option
+@takes_cells
 @click.pass_obj
 def report(
     session: Session,
@@ -75,11 +88,12 @@ def report(
     model: str | None,
     key: str,
     overwrite: bool,
+    selection: dict[str, Any],
     **options: Any,
 ) -> None:
     """Write an HTML page about the annotated cells in ANNOTATED.
 
-    ANNOTATED is an .h5ad or .zarr file that annotate wrote.
+    ANNOTATED is an .h5ad, .h5mu or .zarr file that annotate wrote.
     """
     check_outputs(output, overwrite=overwrite)
     check_cells(
@@ -89,7 +103,7 @@ def report(
     from tosica.cli._files import read_cells
 
     with progress(None, f"reading {annotated}"):
-        adata = read_cells(annotated)
+        adata = read_cells(annotated, score=_find_key(key), **selection)
     if model is not None:
         explain(
             adata,
@@ -121,6 +135,7 @@ def report(
 @click.option(
     "--model", metavar="FOLDER", help="Refuse a file that another model has annotated."
 )
+@takes_cells
 @click.pass_obj
 def evaluate(
     session: Session,
@@ -129,6 +144,7 @@ def evaluate(
     key: str,
     prediction_key: str | None,
     model: str | None,
+    selection: dict[str, Any],
 ) -> None:
     """Compare the labels in ANNOTATED with known ones: accuracy, macro-F1, each label.
 
@@ -138,7 +154,7 @@ def evaluate(
     tosica = load("tosica.tl")
     from tosica.cli._files import read_cells
 
-    adata = read_cells(annotated, backed=True)
+    adata = read_cells(annotated, backed=True, score=_find_key(key), **selection)
     if model is not None:
         expected = tosica.TOSICA.load(model, accelerator="cpu").fingerprint
         record = adata.uns.get(key, {})

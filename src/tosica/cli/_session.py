@@ -14,18 +14,19 @@ import traceback
 import warnings
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tosica._limits import LIMITS
 from tosica._progress import progress
 from tosica._settings import TosicaWarning, logger, settings
 from tosica._text import listed, parameters_as_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
     from types import ModuleType
 
@@ -140,6 +141,8 @@ def _options(command: click.Command) -> dict[str, str]:
         options["accelerator"] = options["device"]
     if "seurat" in options:
         options["tosica.io.read_seurat"] = options["seurat"]
+    if "min_genes" in options:
+        options["sc.pp.filter_cells"] = f"--min-genes {LIMITS.genes_of_cell}"
     return options
 
 
@@ -286,14 +289,34 @@ threads_option = click.option(
     expose_value=False,
     help="Number of threads.  [default: one a core]",
 )
-seurat_option = click.option(
-    "--seurat",
-    is_flag=True,
-    help="Repair an .h5ad that was converted from a Seurat object.",
-)
-genome_option = click.option(
-    "--genome", help="Genome to take of a file of 10x Genomics with several."
-)
+_SELECTION = {
+    "seurat": click.option(
+        "--seurat",
+        is_flag=True,
+        help="Repair an .h5ad that was converted from a Seurat object.",
+    ),
+    "genome": click.option(
+        "--genome", help="Genome to take of a file of 10x Genomics with several."
+    ),
+    "modality": click.option("--modality", help="Modality to take of a MuData."),
+    "table": click.option("--table", help="Table to take of a SpatialData store."),
+    "assay": click.option("--assay", help="Assay to take of a Seurat object."),
+}
+
+
+def takes_cells(function: Callable[..., Any]) -> Any:
+    """Add options that say which cells of a file are meant, as the argument ``selection``."""
+
+    @wraps(function)
+    def collect(*args: Any, **options: Any) -> Any:
+        selection = {name: options.pop(name) for name in _SELECTION}
+        return function(*args, selection=selection, **options)
+
+    for decorate in reversed(_SELECTION.values()):
+        collect = decorate(collect)
+    return collect
+
+
 seed_option = default_option(
     "--seed", type=click.IntRange(0, 2**32 - 1), default=0, help="Random seed."
 )

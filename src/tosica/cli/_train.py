@@ -16,11 +16,10 @@ from tosica.cli._session import (
     Command,
     default_option,
     device_option,
-    genome_option,
     load,
     organism_option,
     seed_option,
-    seurat_option,
+    takes_cells,
     threads_option,
 )
 from tosica.cli._tissue import (
@@ -74,8 +73,6 @@ _DEFAULT = "gobp"
 )
 @click.option("--layer", help="Layer with the expression.  [default: X]")
 @click.option("--use-raw", is_flag=True, help="Take expression and genes from raw.")
-@seurat_option
-@genome_option
 @organism_option
 @default_option(
     "--max-gene-sets",
@@ -102,6 +99,7 @@ _DEFAULT = "gobp"
 @click.option("--overwrite", is_flag=True, help="Write into a folder that exists.")
 @device_option
 @threads_option
+@takes_cells
 @click.pass_obj
 def train(
     session: Session,
@@ -112,8 +110,7 @@ def train(
     query: str | None,
     gene_sets: tuple[str, ...],
     use_raw: bool,
-    seurat: bool,
-    genome: str | None,
+    selection: dict[str, Any],
     organism: str,
     max_gene_sets: int,
     seed: int,
@@ -143,7 +140,7 @@ def train(
         adata = read_tissue(tissue, organism, version)
     else:
         adata = _read_reference(
-            reference, labels_key, options["batch_key"], use_raw, seurat, genome
+            reference, labels_key, options["batch_key"], use_raw, selection
         )
     keys = [name for key in labels_key for name in split_names(key, adata.obs)]
     tosica.settings.seed = seed
@@ -203,8 +200,7 @@ def _read_reference(
     labels_key: tuple[str, ...],
     batch_key: str | None,
     use_raw: bool,
-    seurat: bool,
-    genome: str | None,
+    selection: dict[str, Any],
 ) -> AnnData:
     """Read annotated cells; columns that are missing are refused before."""
     assert reference is not None
@@ -215,7 +211,7 @@ def _read_reference(
     from tosica.cli._files import read_cells
 
     with progress(None, f"reading {reference}"):
-        adata = read_cells(reference, seurat=seurat, genome=genome)
+        adata = read_cells(reference, **selection)
     return _take_raw(adata, reference) if use_raw else adata
 
 

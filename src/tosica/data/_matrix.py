@@ -18,7 +18,7 @@ from anndata import AnnData
 
 from tosica._checks import ANNDATA
 from tosica._files import explain_hdf5
-from tosica._text import first_line, list_names, only_known, parameter
+from tosica._text import first_line, list_names, listed, only_known, parameter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,9 +140,8 @@ class CellMatrix:
         self.adata = adata
         self.name = name
         self.n_obs: int = adata.n_obs
-        # The matrix of a view on disk would be read whole, so that of its file is opened.
-        is_view_on_disk = adata.isbacked and adata.is_view
-        parent = adata._adata_ref if is_view_on_disk else adata
+        # The matrix of a view on disk would be read whole, so that of its parent is opened.
+        parent = adata._adata_ref if adata.is_view else adata
         variables = adata
         if use_raw:
             if adata.raw is None:
@@ -150,22 +149,24 @@ class CellMatrix:
                     f"{parameter('use_raw', True)} was given, but {name}.raw is None."
                 )
             self.where = f"{name}.raw.X"
-            matrix = parent.raw.X
+            matrix = parent.raw.X if adata.isbacked else adata.raw.X
             variables = adata.raw
         elif layer is not None:
             self.where = f"{name}.layers[{layer!r}]"
-            matrix = _layer(adata, layer, name)
+            matrix = _layer(parent, layer, name)
         else:
             self.where = f"{name}.X"
             matrix = _x(parent, name)
+        is_view_on_disk = adata.is_view and _is_on_disk(matrix)
+        if adata.is_view and not is_view_on_disk and not use_raw:
+            matrix = adata.X if layer is None else adata.layers[layer]
         self.names: pd.Index = variables.var_names
         self._var = variables.var
         self._check(matrix)
         # Rows and columns of the matrix to read; None for all of them in their order.
         self._cells: np.ndarray | None = None
         self._genes: np.ndarray | None = None
-        # Layers are in memory, whatever X is.
-        if is_view_on_disk and layer is None:
+        if is_view_on_disk:
             self._cells = _positions(adata._oidx, parent.n_obs)
             if not use_raw:
                 self._genes = _positions(adata._vidx, parent.n_vars)
@@ -295,11 +296,20 @@ def _x(adata: AnnData, name: str) -> Any:
     except KeyError:  # of a file without X
         matrix = None
     if matrix is None:
+        matrices = [parameter("layer", key) for key in adata.layers if key is not None]
+        if adata.raw is not None:
+            matrices.append(parameter("use_raw", True))
+        choice = listed(matrices, last=" or ") or "another file: there is no other here"
         raise ValueError(
-            f"{name}.X is empty (None); name the matrix to use with {parameter('layer')} or "
-            f"{parameter('use_raw', True)}."
+            f"{name}.X is empty (None); name the matrix to use with {choice}."
         )
     return matrix
+
+
+def _is_on_disk(matrix: Any) -> bool:
+    """Whether a matrix is neither in memory nor to be computed."""
+    is_in_memory = isinstance(matrix, np.ndarray) or sp.issparse(matrix)
+    return not is_in_memory and not hasattr(matrix, "__dask_graph__")
 
 
 def _readable_by_rows(matrix: Any, where: str) -> Any:

@@ -14,11 +14,11 @@ from tosica._settings import logger
 from tosica._text import list_names, parameter
 from tosica.data import TARGET_SUM, LogNormalization, detect_values
 from tosica.io._errors import ReadError
-from tosica.io._matrices import recover_counts, to_csr, to_float32
-from tosica.io._tables import NAMES
+from tosica.io._matrices import check_matrix, recover_counts, to_csr, to_float32
+from tosica.io._tables import NAMES, raw_genes, repair_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping
 
 GRAPHS_NOTE = (
     "graphs were left out: they are similarities, not distances; call sc.pp.neighbors"
@@ -191,37 +191,45 @@ class Matrix(NamedTuple):
     """A matrix ``(n_cells, n_genes)``, its name for messages, and its genes' table."""
 
     name: str
-    values: sp.csr_matrix | np.ndarray
+    values: sp.csr_matrix
     var: pd.DataFrame
 
 
-def contents_of_conversion(
-    obs: pd.DataFrame,
-    matrices: Sequence[Matrix],
+def contents_of_adata(
+    adata: ad.AnnData,
     obsm: Mapping[str, Any],
     unusable: list[str],
-    notes: list[str],
+    *,
+    logicals: Collection[str],
+    na_strings: Collection[str],
 ) -> SeuratContents:
-    """Select counts and log-normalised values over as many genes as possible.
+    """Repair a converted object, with counts and log-normalised values over as many genes as possible.
 
     Parameters
     ----------
-    obs
-        Table of the cells, repaired.
-    matrices
-        Candidates; of two of a kind over the same genes, the earlier one is taken.
+    adata
+        Has the tables, and matrices in memory or on disk; of two of a kind over the same genes, the
+        earlier one is taken.
     obsm
         Anything; matrices of numbers are kept.
     unusable
         Names of elements that conversions leave in a wrong state.
-    notes
-        Gets a sentence for each element that is left out.
+    logicals, na_strings
+        As in :func:`tosica.io.read_seurat`.
     """
+    notes: list[str] = []
+    obs = repair_columns(adata.obs, notes, logicals=logicals, na_strings=na_strings)
+    flags = [str(name) for name in obs if obs[name].dtype == bool]
+    if flags and getattr(adata.X, "format", "") == "csc":
+        notes.append(
+            f"not known: True in {list_names(flags)} may have been a missing value, "
+            "which sceasy turns into it"
+        )
     usable: list[tuple[str, Matrix]] = []
     reasons = ""
-    for matrix in matrices:
+    for matrix in _matrices(adata):
         try:
-            kind = detect_values(to_csr(matrix.values), matrix.name)
+            kind = detect_values(matrix.values, matrix.name)
         except ValueError as error:
             reasons += f" {error}"
             notes.append(f"{matrix.name} was left out: it is scaled, or not expression")
@@ -237,7 +245,11 @@ def contents_of_conversion(
     selected: dict[str, sp.csr_matrix] = {}
     for slot, matrix in usable:
         if slot not in selected and matrix.var.index.equals(var.index):
-            selected[slot] = to_csr(matrix.values)
+            selected[slot] = matrix.values
+    if len(var) > adata.n_vars:
+        notes.append(
+            f"X has all {len(var)} genes now, not the {adata.n_vars} variable ones"
+        )
     if unusable:
         notes.append(
             f"{', '.join(unusable)} dropped: conversions leave loadings in another gene "
@@ -257,3 +269,23 @@ def contents_of_conversion(
     return SeuratContents(
         obs, var.rename_axis(None), obsm=reductions, notes=notes, **selected
     )
+
+
+def _matrices(adata: ad.AnnData) -> Iterator[Matrix]:
+    """X, the layers and the raw matrix, with their genes."""
+    stored = [("adata.X", adata.X, adata.var)]
+    for key, layer in adata.layers.items():
+        if key:
+            stored.append((f"adata.layers[{key!r}]", layer, adata.var))
+    if adata.raw is not None:
+        raw_var = raw_genes(adata.raw.var, adata.var)
+        stored.append(("adata.raw.X", adata.raw.X, raw_var))
+    for name, values, var in stored:
+        if values is None:
+            continue
+        if hasattr(values, "to_memory"):
+            values = values.to_memory()
+        elif not sp.issparse(values):
+            values = np.asarray(values)
+        check_matrix(values, name)
+        yield Matrix(name, to_csr(values), var)

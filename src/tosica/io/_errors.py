@@ -27,7 +27,7 @@ def explain_damage(path: object) -> Iterator[None]:
         yield
     except ReadError as error:
         raise error.kind(*error.args) from error.__cause__
-    except (ImportError, MemoryError, PermissionError):
+    except (ImportError, MemoryError, PermissionError, FileNotFoundError):
         raise
     except Exception as error:
         raise ValueError(

@@ -1,7 +1,7 @@
 """Read the HDF5 files of converters: ``.h5ad`` of any, ``.h5Seurat`` of SeuratDisk.
 
-Members are read one by one: anndata drops the factor levels of SeuratDisk's files, and fails
-where a conversion left elements that do not fit.
+Of the files of converters, only what may be right is read: anndata drops the factor levels of
+SeuratDisk's files, and fails where a conversion left elements that do not fit.
 """
 
 from __future__ import annotations
@@ -15,28 +15,23 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from tosica._text import list_names
+from tosica._text import first_line
+from tosica.io._containers import open_cells
 from tosica.io._contents import (
     GRAPHS_NOTE,
-    Matrix,
     SeuratContents,
     StoredAssay,
     align_loadings,
     choose_assay,
-    contents_of_conversion,
+    contents_of_adata,
 )
 from tosica.io._errors import ReadError
-from tosica.io._matrices import check_matrix, csr_from_arrays
-from tosica.io._tables import (
-    NAMES,
-    decode,
-    raw_genes,
-    repair_columns,
-    to_categorical,
-)
+from tosica.io._matrices import csr_from_arrays
+from tosica.io._tables import NAMES, decode, repair_columns, to_categorical
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
+    from pathlib import Path
 
 _LEVELS = "__categories"
 
@@ -45,60 +40,46 @@ _LEVELS = "__categories"
 
 
 def read_h5ad(
-    file: h5py.File, *, logicals: Collection[str], na_strings: Collection[str]
+    path: Path, *, logicals: Collection[str], na_strings: Collection[str]
 ) -> SeuratContents:
-    """Read an AnnData file that any of the converters wrote."""
-    notes: list[str] = []
-    obs = _table(file["obs"])
-    obs = repair_columns(obs, notes, logicals=logicals, na_strings=na_strings)
-    flags = [str(name) for name in obs if obs[name].dtype == bool]
-    if flags and "X" in file and file["X"].attrs.get("encoding-type") == "csc_matrix":
-        notes.append(
-            f"not known: True in {list_names(flags)} may have been a missing value, "
-            "which sceasy turns into it"
-        )
-    var = _table(file["var"])
-    matrices = _matrices(file, var)
-    for name, values, genes in matrices:
-        check_matrix(values, name)
-        if values.shape != (len(obs), len(genes)):
-            raise ReadError(
-                f"{name} is {values.shape[0]} × {values.shape[1]}, but the file names "
-                f"{len(obs)} cells and {len(genes)} genes: its conversion failed; "
-                "convert the object again, or read the .rds or .h5Seurat file."
-            )
-    unusable = [f"varm[{name!r}]" for name in _members(file, "varm")]
-    if "neighbors" in _members(file, "uns"):
-        unusable.append("uns['neighbors']")
-    unusable += [f"obsp[{name!r}]" for name in _members(file, "obsp")]
-    obsm = {name: _element(values) for name, values in _members(file, "obsm").items()}
-    contents = contents_of_conversion(obs, matrices, obsm, unusable, notes)
-    if len(contents.var) > len(var):
-        notes.append(
-            f"X has all {len(contents.var)} genes now, not the {len(var)} variable ones"
-        )
-    return contents
+    """Read an AnnData file that any of the converters wrote.
 
-
-def _matrices(file: h5py.File, var: pd.DataFrame) -> list[Matrix]:
-    """Read X, the layers and the raw matrix."""
-    matrices = []
-    if "X" in file:
-        matrices.append(Matrix("X", _element(file["X"]), var))
-    for name, layer in _members(file, "layers").items():
-        matrices.append(Matrix(f"layers[{name!r}]", _element(layer), var))
-    if "raw" in file:
-        raw_var = raw_genes(_table(file["raw"]["var"]), var)
-        matrices.append(Matrix("raw.X", _element(file["raw"]["X"]), raw_var))
-    return matrices
+    Elements that conversions leave in a wrong state are not read.
+    """
+    try:
+        with h5py.File(path) as file:
+            for name in ("obs", "var"):
+                file[name]
+        adata = open_cells(str(path), annotations=("obs", "var"))
+    except (KeyError, ValueError) as error:
+        raise ReadError(
+            f"{str(path)!r} is damaged, or its conversion failed ({first_line(error)}): "
+            "convert the object again, or read the .rds or .h5Seurat file."
+        ) from error
+    with h5py.File(path) as file:
+        for name, levels in _members(file["obs"], _LEVELS).items():
+            if "categories" not in file["obs"][name].attrs:
+                codes = adata.obs[name].to_numpy()
+                adata.obs[name] = to_categorical(codes, decode(levels[:]))
+        unusable = [f"varm[{name!r}]" for name in _members(file, "varm")]
+        if "neighbors" in _members(file, "uns"):
+            unusable.append("uns['neighbors']")
+        unusable += [f"obsp[{name!r}]" for name in _members(file, "obsp")]
+        obsm = {
+            name: _element(values) for name, values in _members(file, "obsm").items()
+        }
+    return contents_of_adata(
+        adata, obsm, unusable, logicals=logicals, na_strings=na_strings
+    )
 
 
 # --------------------------------------------------------------------------- members
 
 
-def _members(file: h5py.Group, name: str) -> dict[str, h5py.Group | h5py.Dataset]:
+def _members(file: Any, name: str) -> dict[str, h5py.Group | h5py.Dataset]:
     """Members of a group; empty if there is no such group."""
-    group = file.get(name)
+    # Before anndata 0.7, tables were arrays.
+    group = file.get(name) if isinstance(file, h5py.Group) else None
     return dict(group.items()) if isinstance(group, h5py.Group) else {}
 
 
@@ -108,30 +89,17 @@ def _element(element: h5py.Group | h5py.Dataset) -> Any:
         return ad.io.read_elem(element)
 
 
-def _table(
-    group: h5py.Group, index: Sequence[str] | pd.Index | None = None
-) -> pd.DataFrame:
-    """A table of cells or genes, by default indexed by the names that it has.
-
-    Seurat stores a factor as codes from 1 on beside its levels. SeuratDisk's h5ad has the
-    levels of all factors in one group, which anndata does not know any more.
-    """
-    levels = _members(group, _LEVELS)
+def _table(group: h5py.Group, index: Sequence[str] | pd.Index) -> pd.DataFrame:
+    """A table of cells or genes, with factors as codes from 1 on beside their levels."""
     columns: dict[str, Any] = {}
     for name, member in group.items():
-        if name in levels:
-            columns[name] = to_categorical(member[:], decode(levels[name][:]))
-        elif isinstance(member, h5py.Group) and "levels" in member:
+        if isinstance(member, h5py.Group) and "levels" in member:
             codes = member["values"][:].astype(np.int64) - 1
             columns[name] = to_categorical(codes, decode(member["levels"][:]))
-        elif name != _LEVELS:
+        else:
             columns[name] = _element(member)
-    names_column = decode(group.attrs.get("_index", NAMES))[0]
-    if index is None:
-        index = columns.pop(names_column)
-    else:
-        columns.pop(names_column, None)
-        columns.pop(NAMES, None)
+    for name in (decode(group.attrs.get("_index", NAMES))[0], NAMES):
+        columns.pop(name, None)
     order = decode(group.attrs.get("column-order", group.attrs.get("colnames", [])))
     order = [name for name in dict.fromkeys([*order, *columns]) if name in columns]
     return pd.DataFrame(

@@ -6,8 +6,9 @@ import bz2
 import gzip
 import lzma
 import zlib
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
+from zipfile import ZipFile, is_zipfile
 
 import h5py
 
@@ -19,9 +20,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 KNOWN = (
-    ".h5ad, .zarr, .h5 of 10x Genomics, .rds, .h5Seurat, or a folder with "
+    ".h5ad, .h5mu, .zarr, .loom, .h5 of 10x Genomics, .rds, .h5Seurat, or a folder with "
     "matrix.mtx or filtered_feature_bc_matrix.h5"
 )
+# What cells are called in each kind of container, and folders that they may be in.
+CONTAINERS = {"MuData": "modality", "SpatialData": "table"}
+FOLDERS = ("mod", "tables", "table")
+# What can be read in parts.
+ON_DISK = ("h5ad", "zarr", *CONTAINERS)
+# Files of which each Zarr group has one.
+STORE_FILES = (".zgroup", "zarr.json")
+_SPATIAL_ELEMENTS = {"images", "labels", "points", "shapes"}
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 # Openers of compressed files, by their first bytes.
 _COMPRESSED: dict[bytes, Callable[..., Any]] = {
@@ -61,7 +70,7 @@ def kind_of(path: str | Path) -> str:
     Returns
     -------
     ``"h5ad"``, ``"h5seurat"``, ``"10x_h5"``, ``"10x_mtx"``, ``"10x_folder"`` (with one of them),
-    ``"rds"``, ``"zarr"``, ``"table"`` or ``"model"``.
+    ``"rds"``, ``"loom"``, ``"zarr"``, ``"MuData"``, ``"SpatialData"``, ``"table"`` or ``"model"``.
 
     Raises
     ------
@@ -109,14 +118,19 @@ def _decompressor(path: Path) -> Callable[..., Any] | None:
 
 def _kind_of_folder(path: Path) -> str | None:
     names = {member.name for member in path.iterdir()}
-    if (path / "mod").is_dir():
-        modalities = [modality.name for modality in path.glob("mod/[!.]*/")]
-        raise _mudata_error(f"mudata.read_zarr({str(path)!r})", sorted(modalities))
-    if path.suffix.lower() == ".zarr" or {".zgroup", "zarr.json"} & names:
-        return "zarr"
+    if path.suffix.lower() == ".zarr" or names & {*STORE_FILES}:
+        return _kind_of_store(names)
     if "model.pt" in names:
         return "model"
     return "10x_folder" if matrices_in(path) else None
+
+
+def _kind_of_store(names: set[str]) -> str:
+    """Tell a container from cells, by the names in a Zarr store."""
+    if "mod" in names:
+        return "MuData"
+    is_spatial = {"tables", "table"} & names and _SPATIAL_ELEMENTS & names
+    return "SpatialData" if is_spatial and "obs" not in names else "zarr"
 
 
 def matrices_in(folder: Path) -> list[Path]:
@@ -166,6 +180,11 @@ def _kind_of_file(path: Path) -> str | None:
         )
     if not is_compressed and not head.strip():
         raise _NotReadableError("empty: download or copy it again")
+    if is_zipfile(path):
+        with ZipFile(path) as archive:
+            names = [PurePosixPath(name) for name in archive.namelist()]
+        if any(name.name in STORE_FILES for name in names):
+            return "zarr"
     head = head.lstrip()
     for signature, kind in _KINDS.items():
         if head.startswith(signature):
@@ -175,14 +194,6 @@ def _kind_of_file(path: Path) -> str | None:
             raise _NotReadableError(description)
     is_text = b"\0" not in head and (b"," in head or b"\t" in head)
     return "table" if is_text else None
-
-
-def _mudata_error(mudata: str, modalities: list[str]) -> _NotReadableError:
-    modality = next(iter(modalities), "rna")
-    return _NotReadableError(
-        f"a MuData with {list_names(modalities)}: write one of them, as by "
-        f"{mudata}[{modality!r}].write_h5ad('{modality}.h5ad'), or annotate it in Python"
-    )
 
 
 def _refuse_slashes(file: h5py.File) -> None:
@@ -210,15 +221,12 @@ def _kind_of_hdf5(path: Path) -> str:
             if {"assays", "cell.names"} <= members.keys():
                 return "h5seurat"
             if "mod" in members:
-                raise _mudata_error(f"mudata.read({str(path)!r})", list(members["mod"]))
+                return "MuData"
             if members.keys() & {"obs", "var", "X"}:
                 _refuse_slashes(file)
                 return "h5ad"
-            if "row_attrs" in members:
-                raise _NotReadableError(
-                    "a loom file: write it anew, as by "
-                    "anndata.io.read_loom(path).write_h5ad('cells.h5ad')"
-                )
+            if {"row_attrs", "col_attrs"} <= members.keys():
+                return "loom"
             for member in members.values():
                 if isinstance(member, h5py.Group) and {"barcodes", "indptr"} <= set(
                     member

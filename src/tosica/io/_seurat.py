@@ -5,9 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import anndata as ad
 import h5py
 import pandas as pd
 
@@ -15,19 +14,13 @@ from tosica._checks import CellData, as_names, validate_params
 from tosica._files import replace_file
 from tosica._progress import progress
 from tosica._settings import logger
-from tosica._text import list_names
+from tosica._text import list_names, parameter
 from tosica.data import are_factor_codes
-from tosica.io._contents import (
-    Matrix,
-    SeuratContents,
-    contents_of_conversion,
-    to_anndata,
-)
+from tosica.io._contents import SeuratContents, contents_of_adata, to_anndata
 from tosica.io._errors import ReadError, explain_damage
 from tosica.io._hdf5 import read_h5ad, read_h5seurat
 from tosica.io._kinds import kind_of
 from tosica.io._rds import read_rds
-from tosica.io._tables import raw_genes, repair_columns
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -136,20 +129,17 @@ def _read(
                 "file stores logical and missing values as such; leave them out."
             )
         return read_rds(path, assay=assay)
-    with h5py.File(path) as file:
-        if kind == "h5seurat":
-            return read_h5seurat(
-                file, assay=assay, logicals=logicals, na_strings=na_strings
-            )
-        if isinstance(file["obs"], h5py.Dataset):
-            # A file of anndata before 0.7, which its reader can still read.
-            return _contents_of(ad.read_h5ad(path), logicals, na_strings)
+    if kind == "h5ad":
         if assay is not None:
             raise ReadError(
-                f"assay={assay!r} was given, but an .h5ad file holds one assay only; "
-                "leave it out."
+                f"{parameter('assay', assay)} was given, but an .h5ad file holds one assay "
+                "only; leave it out."
             )
-        return read_h5ad(file, logicals=logicals, na_strings=na_strings)
+        return read_h5ad(path, logicals=logicals, na_strings=na_strings)
+    with h5py.File(path) as file:
+        return read_h5seurat(
+            file, assay=assay, logicals=logicals, na_strings=na_strings
+        )
 
 
 @validate_params()
@@ -196,43 +186,29 @@ def from_seurat(
     >>> float(repaired.X.min())
     0.0
     """
-    return to_anndata(_contents_of(adata, as_names(logicals), as_names(na_strings)))
-
-
-def _contents_of(
-    adata: AnnData, logicals: Collection[str], na_strings: Collection[str]
-) -> SeuratContents:
-    notes: list[str] = []
-    obs = repair_columns(adata.obs, notes, logicals=logicals, na_strings=na_strings)
+    logicals = as_names(logicals)
+    unusable = [f"varm[{key!r}]" for key in adata.varm]
+    unusable += [f"obsp[{key!r}]" for key in adata.obsp]
+    if "neighbors" in adata.uns:
+        unusable.append("uns['neighbors']")
+    contents = contents_of_adata(
+        adata,
+        adata.obsm,
+        unusable,
+        logicals=logicals,
+        na_strings=as_names(na_strings),
+    )
     codes = [
         str(name)
         for name in adata.obs
         if name not in logicals and are_factor_codes(adata, name)
     ]
     if codes:
-        notes.append(
+        contents.notes.append(
             f"{list_names(codes)} may be codes of factors whose levels anndata dropped; "
             "tosica.io.read_seurat restores them from the file"
         )
-    matrices = []
-    if adata.X is not None:
-        matrices.append(Matrix("adata.X", _in_memory(adata.X), adata.var))
-    for key, layer in adata.layers.items():
-        if key:
-            name = f"adata.layers[{key!r}]"
-            matrices.append(Matrix(name, _in_memory(layer), adata.var))
-    if adata.raw is not None:
-        raw_var = raw_genes(adata.raw.var, adata.var)
-        matrices.append(Matrix("adata.raw.X", _in_memory(adata.raw.X), raw_var))
-    unusable = [f"varm[{key!r}]" for key in adata.varm]
-    unusable += [f"obsp[{key!r}]" for key in adata.obsp]
-    if "neighbors" in adata.uns:
-        unusable.append("uns['neighbors']")
-    return contents_of_conversion(obs, matrices, adata.obsm, unusable, notes)
-
-
-def _in_memory(matrix: Any) -> Any:
-    return matrix.to_memory() if hasattr(matrix, "to_memory") else matrix
+    return to_anndata(contents)
 
 
 # --------------------------------------------------------------------------- writing

@@ -107,8 +107,8 @@ def read_10x(path: str | Path, *, genome: str | None = None) -> AnnData:
         matrix = Path(path)
         if kind == "10x_folder":
             matrix = _choose_matrix(matrix, genome)
-        read = _read_h5 if kind_of(matrix) == "10x_h5" else _read_mtx
-        adata = read(matrix, genome)
+        reader = _read_h5 if kind_of(matrix) == "10x_h5" else _read_mtx
+        adata = reader(matrix, genome)
         adata = _take_genes(adata, genome, path)
         adata.var_names_make_unique()
     return adata

@@ -15,8 +15,10 @@ from tosica.ondisk._parts import (
 from tosica.ondisk._store import (
     Store,
     StoredByGenesError,
+    copied_container,
+    is_copy_of_container,
     open_for_writing,
-    open_store,
     replacing_store,
     write_anndata,
+    write_annotation,
 )

@@ -23,10 +23,8 @@ from tosica.data import EmptyCellsWarning
 from tosica.model._annotation_result import outdated_columns
 from tosica.ondisk._store import (
     Store,
-    copy_store,
+    annotated_copy,
     create_array,
-    open_for_writing,
-    replacing_store,
 )
 
 if TYPE_CHECKING:
@@ -50,8 +48,8 @@ class Plan:
 
     Parameters
     ----------
-    path
-        Path of the query.
+    path, group
+        Path of the query, and the group of its cells in a container.
     n_obs
         Number of its cells.
     query
@@ -73,6 +71,7 @@ class Plan:
     """
 
     path: str
+    group: str
     n_obs: int
     query: str
     model: str
@@ -180,7 +179,7 @@ class PartAnnotator:
         self._store = store
         self._model = model
         self._batch_size = batch_size
-        self._sample = store.read_sample()
+        self._sample = store.sample
 
     def infer_sample(self) -> AnnotationResult:
         """Annotate the sample, so that wrong queries fail before any work is done."""
@@ -199,13 +198,14 @@ class PartAnnotator:
             As :meth:`tosica.TOSICA.annotate`.
         """
         cells = self._plan.cells(part_number)
-        adata = self._store.read(cells)
+        adata = self._store[cells]
         with warnings.catch_warnings(record=True) as caught, only_warnings(logger):
             warnings.simplefilter("always")
             try:
                 result = self._infer(adata)
-            except ValueError as error:
-                raise ValueError(
+            except (ValueError, OSError) as error:
+                kind = OSError if isinstance(error, OSError) else ValueError
+                raise kind(
                     f"cells {cells.start} to {cells.stop - 1} of {self._store.path!r}, counted from {cells.start}: "
                     f"{error}"
                 ) from error
@@ -319,6 +319,7 @@ def _load_annotator(folder: str, batch_size: int | None) -> PartAnnotator:
     model = TOSICA.load(Path(folder) / _MODEL)
     store = Store(
         plan.path,
+        plan.group,
         layer=plan.layer,
         use_raw=plan.use_raw,
         default_layer=model.modalities[0].layer,
@@ -364,18 +365,14 @@ def join_parts(
     OSError
         If a part is damaged, or the output cannot be written; the parts stay.
     """
-    with replacing_store(output) as temporary:
-        copy_store(store, temporary, matrices=include_x)
-        with open_for_writing(temporary) as root:
-            for name in ("obsm", "uns"):
-                if name not in root:
-                    write_elem(root, name, {})
-            columns = _copy_attention(plan, folder, root["obsm"], f"X_{key_added}")
-            obs = read_elem(root["obs"])
-            result = replace(
-                sample_result, obs_names=obs.index, attention=None, **columns
-            )
-            _write_columns(root, obs, result, cutoff, key_added)
+    with annotated_copy(store, output, matrices=include_x) as root:
+        for name in ("obsm", "uns"):
+            if name not in root:
+                write_elem(root, name, {})
+        columns = _copy_attention(plan, folder, root["obsm"], f"X_{key_added}")
+        obs = read_elem(root["obs"])
+        result = replace(sample_result, obs_names=obs.index, attention=None, **columns)
+        _write_columns(root, obs, result, cutoff, key_added)
     result.warn_of_doubts()
 
 

@@ -1,4 +1,4 @@
-"""An ``.h5ad`` file or a Zarr store that stays on disk: read a range of cells, copy, replace."""
+"""A query that stays on disk: read its cells as they are needed, copy it, and replace the copy."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ import warnings
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import anndata as ad
 import h5py
 import numpy as np
-import pandas as pd
-import scipy.sparse as sp
 from anndata import AnnData
 from anndata.io import read_elem, sparse_dataset, write_elem
 
 from tosica._files import as_os_error, sync, temporary_folder
-from tosica._text import listed, only_known, parameter
-from tosica.data import sample_positions
+from tosica._text import first_line, only_known
+from tosica.data import CellMatrix, sample_positions
+from tosica.io._containers import (
+    import_zarr,
+    open_cells,
+    open_group,
+    read_whole,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,8 +33,11 @@ if TYPE_CHECKING:
 _RUN_LENGTH = 50
 # Elements with a value for each cell and gene, or for each pair of cells.
 _MATRICES = ("X", "layers", "raw", "obsp")
+# What an annotation adds to.
+_ANNOTATED = ("obs", "obsm", "obsp", "uns")
 # Cells that are copied at a time.
 _BLOCK = 16_384
+_HDF5 = (".h5ad", ".h5mu")
 
 
 class StoredByGenesError(ValueError):
@@ -39,12 +45,14 @@ class StoredByGenesError(ValueError):
 
 
 class Store:
-    """One matrix and the genes of a query that stays on disk, opened for reading.
+    """One matrix of a query that stays on disk.
 
     Parameters
     ----------
     path
         An ``.h5ad`` file, a folder with a Zarr store, or the address of one, such as ``s3://…``.
+    group
+        Group of the cells, if it is a container.
     layer
         Read this layer instead of ``X``.
     use_raw
@@ -52,10 +60,18 @@ class Store:
     default_layer
         Read this layer if there is one and nothing else was chosen.
 
+    Attributes
+    ----------
+    adata
+        Cells that are called by their positions, with matrices on disk. Files that only anndata can
+        read are in memory.
+    matrix
+        Name of the layer, and whether raw is read, as arguments.
+    sample
+        A few cells from all over the query, to recognize its scale.
+
     Raises
     ------
-    FileNotFoundError
-        If there is nothing at ``path``.
     ModuleNotFoundError
         If ``path`` is a Zarr store and Zarr is not installed.
     ValueError
@@ -65,186 +81,90 @@ class Store:
     """
 
     def __init__(
-        self, path: str, *, layer: str | None, use_raw: bool, default_layer: str | None
+        self,
+        path: str,
+        group: str = "",
+        *,
+        layer: str | None,
+        use_raw: bool,
+        default_layer: str | None,
     ) -> None:
         self.path = path
-        self.root = open_store(path)
-        if "var" not in self.root or "obs" not in self.root:
-            raise ValueError(f"{path!r} holds no AnnData: it has no obs or no var.")
-        self._key = self._find_matrix(layer, use_raw, default_layer)
-        self._matrix = _as_matrix(self.root[self._key])
-        if getattr(self._matrix, "format", "csr") != "csr":
-            raise StoredByGenesError(
-                f"{self._key} of {path!r} is stored by genes (CSC): write it by cells, as adata.X.tocsr()."
-            )
-        self.var: pd.DataFrame = read_elem(self.root["raw/var" if use_raw else "var"])
-        self.n_obs: int = self._matrix.shape[0]
-        if not self.n_obs:
-            raise ValueError(f"{path!r} has no cells.")
-
-    def _find_matrix(
-        self, layer: str | None, use_raw: bool, default_layer: str | None
-    ) -> str:
-        """Key of the matrix in the file."""
-        layers = list(self.root.get("layers", []))
+        self.group = group
+        self.adata = _open(path, group)
+        self.n_obs: int = self.adata.n_obs
+        layers = list(self.adata.layers)
         if layer is None and default_layer in layers and not use_raw:
             layer = default_layer
-        if use_raw:
-            key = "raw/X"
-            description = "raw/X."
+        if layer is not None and layer not in layers:
+            raise KeyError(
+                f"{path!r} has no layer {layer!r}{only_known(layer, layers)}"
+            )
+        self.matrix: dict[str, Any] = {"layer": layer, "use_raw": use_raw}
+        stored = self.adata.X
+        if use_raw and self.adata.raw is not None:
+            stored = self.adata.raw.X
         elif layer is not None:
-            key = f"layers/{layer}"
-            description = f"layer {layer!r}{only_known(layer, layers)}"
-        else:
-            key = "X"
-            matrices = [parameter("layer", name) for name in layers]
-            if "raw/X" in self.root:
-                matrices.append(parameter("use_raw", True))
-            description = "X."
-            if matrices:
-                description = f"X: pass {listed(matrices, last=' or ')}."
-        if key not in self.root:
-            raise KeyError(f"{self.path!r} has no {description}")
-        return key
+            stored = self.adata.layers[layer]
+        if getattr(stored, "format", "csr") != "csr":
+            raise StoredByGenesError(
+                f"The matrix of {path!r} is stored by genes (CSC): write it by cells, as adata.X.tocsr()."
+            )
+        matrix = CellMatrix(self.adata, **self.matrix, name=repr(path))
+        self._names = matrix.names
+        self._block = matrix.read(sample_positions(self.n_obs))
+        self._pointers = getattr(stored, "indptr", ())
+        self.sample = self[sample_positions(self.n_obs)]
+        if not use_raw:
+            # A view reads its cells of raw at once.
+            self.adata.raw = None
 
-    def read(self, cells: slice) -> AnnData:
-        """Read a range of cells into memory; their names are positions."""
-        positions = np.arange(cells.start, cells.stop)
-        return self._adata(self._read(cells), positions)
+    def __getitem__(self, cells: slice | np.ndarray) -> AnnData:
+        """Some cells, whose matrices are read when they are used."""
+        return self.adata[cells]
 
-    def read_spread(self, n_cells: int) -> AnnData:
-        """Read about ``n_cells`` cells in runs of neighbours from all over the query; all, if it has no more."""
+    def spread(self, n_cells: int) -> AnnData:
+        """About ``n_cells`` cells in runs of neighbours from all over the query; all, if it has no more."""
         if self.n_obs <= n_cells:
-            return self.read(slice(0, self.n_obs))
+            return self.adata
         n_runs = -(-n_cells // _RUN_LENGTH)
         run_starts = np.linspace(0, self.n_obs - _RUN_LENGTH, n_runs).astype(int)
         # Runs of a query that is hardly larger than the sample overlap.
-        positions = np.unique(run_starts[:, None] + np.arange(_RUN_LENGTH))
-        return self._adata(self._read_positions(positions), positions)
-
-    def read_sample(self) -> AnnData:
-        """Read a few cells from all over the query, to recognize its scale."""
-        positions = sample_positions(self.n_obs)
-        values = self._read_positions(positions)
-        sample = self._adata(values, positions)
-        if self._key == "X" and values.min() < 0:
-            self._add_other_matrices(sample)
-        return sample
-
-    def _add_other_matrices(self, sample: AnnData) -> None:
-        """Add layers and raw: the message on scaled values names those that can be read instead."""
-        n_cells = sample.n_obs
-        for layer in self.root.get("layers", ()):
-            matrix = _as_matrix(self.root[f"layers/{layer}"])
-            sample.layers[layer] = matrix[:n_cells]
-        if "raw/X" in self.root:
-            sample.raw = AnnData(
-                _as_matrix(self.root["raw/X"])[:n_cells],
-                obs=sample.obs,
-                var=read_elem(self.root["raw/var"]),
-            )
+        return self[np.unique(run_starts[:, None] + np.arange(_RUN_LENGTH))]
 
     def digest(self) -> str:
         """Hash names of genes, shape, sparsity and a sample: all values would take too long."""
-        digest = hashlib.sha256("\0".join(map(str, self.var.index)).encode())
-        digest.update(f"{self._key}{tuple(self._matrix.shape)}".encode())
-        values = self._read_positions(sample_positions(self.n_obs))
-        is_sparse = sp.issparse(values)
-        dense = values.toarray() if is_sparse else values
-        digest.update(np.asarray(dense).tobytes())
-        if is_sparse:
-            indptr = np.asarray(self.root[f"{self._key}/indptr"][:], np.int64)
-            digest.update(indptr.tobytes())
+        digest = hashlib.sha256("\0".join(map(str, self._names)).encode())
+        digest.update(f"{self.matrix}{self.n_obs}".encode())
+        is_dense = isinstance(self._block, np.ndarray)
+        dense = self._block if is_dense else self._block.toarray()
+        digest.update(np.ascontiguousarray(dense).tobytes())
+        digest.update(np.asarray(self._pointers, np.int64).tobytes())
         return digest.hexdigest()[:32]
 
-    def _read(self, cells: slice) -> Any:
-        try:
-            return self._matrix[cells]
-        # The type of the error depends on how the damaged chunk was compressed.
-        except Exception as error:
-            raise OSError(
-                f"{self.path!r} is damaged: cells {cells.start} to {cells.stop - 1} cannot be read ({error}); "
-                "get it anew."
-            ) from error
 
-    def _read_positions(self, positions: np.ndarray) -> Any:
-        """Read cells by position, sorted and without repeats; neighbours are read together."""
-        runs = np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)
-        blocks = [self._read(slice(int(run[0]), int(run[-1]) + 1)) for run in runs]
-        if sp.issparse(blocks[0]):
-            return sp.vstack(blocks).tocsr()
-        return np.concatenate(blocks)
-
-    def _adata(self, matrix: Any, positions: np.ndarray) -> AnnData:
-        obs = pd.DataFrame(index=pd.Index(positions).astype(str))
-        element, _, layer = self._key.partition("/")
-        if element == "raw":
-            return AnnData(obs=obs, raw={"X": matrix, "var": self.var})
-        if element == "layers":
-            return AnnData(obs=obs, var=self.var, layers={layer: matrix})
-        return AnnData(matrix, obs=obs, var=self.var)
-
-
-def _as_matrix(element: Any) -> Any:
-    """A matrix whose rows can be read: an array, or a sparse matrix of anndata."""
-    return element if hasattr(element, "shape") else sparse_dataset(element)
-
-
-def open_store(path: str) -> Any:
-    """Open an ``.h5ad`` file or a Zarr store for reading.
+def _open(path: str, group: str) -> AnnData:
+    """Open cells, called by their positions, as their names may occur twice.
 
     Raises
     ------
-    FileNotFoundError
-        If there is nothing at ``path``.
-    ModuleNotFoundError
-        If Zarr, or what it reads an address with, is not installed.
-    ValueError
-        If it is neither.
+    ImportError, ValueError
+        As :class:`Store`.
     """
-    if "://" not in path and not Path(path).exists():
-        raise FileNotFoundError(f"there is no file or folder {path!r} to annotate.")
-    is_file = Path(path).is_file()
-    zarr = None if is_file else _import_zarr(path)
     try:
-        root = h5py.File(path, "r") if zarr is None else zarr.open_group(path, mode="r")
-        # Before 0.8, anndata wrote tables and categories in several other ways.
-        if {"obs", "var"} <= set(root) and "encoding-type" not in root.attrs:
-            root = _in_present_layout(root)
-        return root
+        with warnings.catch_warnings(action="ignore"):
+            adata = open_cells(path, group, ("obs", "var"))
     except (ImportError, MemoryError):
         raise
-    # Zarr raises many types of errors for folders that are no Zarr stores.
+    # Zarr raises many types of errors for what is no Zarr store.
     except Exception as error:
-        description = ".h5ad file, or is damaged" if is_file else "Zarr store"
         raise ValueError(
-            f"{path!r} is no {description} ({error}): pass an .h5ad file or a Zarr store."
+            f"{path!r} holds no cells that anndata can read ({first_line(error)}): pass an .h5ad file or a Zarr store."
         ) from error
-
-
-def _in_present_layout(root: Any) -> h5py.File:
-    """Read cells of an older layout with anndata, and write them to an HDF5 file in memory."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ad.OldFormatWarning)
-        if isinstance(root, h5py.File):
-            adata = ad.read_h5ad(root.filename)
-            root.close()
-        else:
-            adata = ad.read_zarr(root)
-    # HDF5 refuses a name that another file in memory has.
-    file = h5py.File(uuid4().hex, "w", driver="core", backing_store=False)
-    write_anndata(file, adata)
-    return file
-
-
-def _import_zarr(path: str | Path) -> Any:
-    try:
-        import zarr
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"{str(path)!r} is taken for a Zarr store, which needs zarr: pip install 'tosica[atlas]'."
-        ) from error
-    return zarr
+    if not adata.n_obs:
+        raise ValueError(f"{path!r} has no cells.")
+    adata.obs_names = np.arange(adata.n_obs).astype(str)
+    return adata
 
 
 # --------------------------------------------------------------------------- writing
@@ -272,24 +192,29 @@ def replacing_store(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def open_for_writing(path: Path, *, new: bool = False) -> Iterator[Any]:
-    """Open an ``.h5ad`` file or a Zarr store to change it; afterwards the store's metadata are consolidated."""
+def open_for_writing(
+    path: Path, group: str = "", *, new: bool = False
+) -> Iterator[Any]:
+    """Open a file or a Zarr store, or a group in it, to change it; afterwards metadata are consolidated."""
     # A query with nullable strings was written with this setting, too.
     nullable_strings = ad.settings.override(allow_write_nullable_strings=True)
-    if path.suffix.lower() == ".h5ad":
+    if path.suffix.lower() in _HDF5:
         with nullable_strings, h5py.File(path, "w" if new else "a") as file:
-            yield file
+            yield file[group or "/"]
         return
-    zarr = _import_zarr(path)
+    zarr = import_zarr(path)
     with nullable_strings, warnings.catch_warnings():
         # Zarr warns at each call about names, strings and consolidation.
         warnings.simplefilter("ignore")
         if new:
-            group = zarr.open_group(path, mode="w", zarr_format=3)
+            root = zarr.open_group(path, mode="w", zarr_format=3)
         else:
-            group = zarr.open_group(path, mode="r+", use_consolidated=False)
-        yield group
-        zarr.consolidate_metadata(path)
+            folder = path / group
+            root = zarr.open_group(folder, mode="r+", use_consolidated=False)
+        yield root
+        # Metadata of the whole repeat those of the group.
+        for folder in dict.fromkeys((path / group, path)):
+            zarr.consolidate_metadata(folder)
 
 
 def write_anndata(root: Any, adata: AnnData) -> None:
@@ -302,39 +227,95 @@ def write_anndata(root: Any, adata: AnnData) -> None:
         del root["raw"]
 
 
-def copy_store(store: Store, path: Path, *, matrices: bool) -> None:
-    """Copy a query to a path that ends in ``.h5ad`` or ``.zarr``, where nothing is yet.
+def is_copy_of_container(path: str, group: str, output: Path) -> bool:
+    """Whether an output is of the format of a query's container, and so has all of it."""
+    suffix = ".h5mu" if Path(path).is_file() else ".zarr"
+    return bool(group) and output.suffix.lower() == suffix
 
-    A file or a folder that has this format already is copied byte by byte, with chunks and compression.
+
+@contextmanager
+def copied_container(path: str, group: str, output: Path) -> Iterator[Any]:
+    """Yield the group of the cells in a copy of a container, to change them; the copy replaces ``output``.
+
+    If the output is the container itself, only the table in it is replaced.
+    """
+    source = Path(path)
+    is_same = output.exists() and output.samefile(source)
+    if is_same and source.is_dir():
+        with replacing_store(source / group) as temporary:
+            shutil.copytree(source / group, temporary)
+            with open_for_writing(temporary) as root:
+                yield root
+        with open_for_writing(source):  # consolidates the metadata of the whole
+            return
+    with replacing_store(output) as temporary:
+        copy = shutil.copytree if source.is_dir() else shutil.copyfile
+        copy(source, temporary)
+        with open_for_writing(temporary, group) as root:
+            yield root
+
+
+def write_annotation(root: Any, adata: AnnData) -> None:
+    """Write what an annotation adds to cells that are there, without their matrices."""
+    adata.strings_to_categoricals()
+    for name in _ANNOTATED:
+        element = getattr(adata, name)
+        write_elem(root, name, element if name == "obs" else dict(element))
+
+
+@contextmanager
+def annotated_copy(store: Store, output: Path, *, matrices: bool) -> Iterator[Any]:
+    """Yield the root of a copy of a query, to add results to; the copy then replaces ``output``.
 
     Parameters
     ----------
     store
         The query.
-    path
-        Where to write.
+    output
+        A path that ends in ``.h5ad`` or ``.zarr``, or as a container does.
     matrices
         Whether to copy ``X``, ``layers``, ``raw`` and ``obsp``, too.
     """
+    if matrices and is_copy_of_container(store.path, store.group, output):
+        with copied_container(store.path, store.group, output) as root:
+            yield root
+        return
+    with replacing_store(output) as temporary:
+        copy_store(store, temporary, matrices=matrices)
+        with open_for_writing(temporary) as root:
+            yield root
+
+
+def copy_store(store: Store, path: Path, *, matrices: bool) -> None:
+    """Copy a query to a path where nothing is yet.
+
+    A file or a folder that has this format already is copied byte by byte, with chunks and compression.
+    """
     omitted = () if matrices else _MATRICES
-    is_hdf5 = isinstance(store.root, h5py.File)
-    if path.suffix == ".zarr" and not is_hdf5 and os.path.isdir(store.path):
-        root = os.path.abspath(store.path)
+    root = open_group(store.path, store.group)
+    if root.attrs.get("encoding-type") != "anndata":
+        with open_for_writing(path, new=True) as target:
+            write_anndata(target, read_whole(store.path, store.group))
+            for name in omitted:
+                target.pop(name, None)
+        return
+    folder = Path(store.path, store.group).absolute()
+    if path.suffix == ".zarr" and folder.is_dir():
 
-        def ignore(folder: str, _: list[str]) -> tuple[str, ...]:
-            return omitted if os.path.abspath(folder) == root else ()
+        def ignore(inner: str, _: list[str]) -> tuple[str, ...]:
+            return omitted if inner == str(folder) else ()
 
-        shutil.copytree(store.path, path, ignore=ignore)
+        shutil.copytree(folder, path, ignore=ignore)
         return
     with open_for_writing(path, new=True) as target:
-        target.attrs.update(dict(store.root.attrs))
-        for name in store.root:
+        target.attrs.update(dict(root.attrs))
+        for name in root:
             if name in omitted:
                 continue
-            if path.suffix == ".h5ad" and is_hdf5:
-                store.root.copy(store.root[name], target, name=name)
+            if path.suffix == ".h5ad" and isinstance(root, h5py.Group):
+                root.copy(root[name], target, name=name)
             else:
-                _copy(store.root[name], target, name)
+                _copy(root[name], target, name)
 
 
 def _copy(element: Any, target: Any, name: str) -> None:

@@ -7,12 +7,19 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+import pandas as pd
+from anndata.io import read_elem
+
 from tosica._checks import CellData, FileKey, InstanceOf, OneOf, validate_params
 from tosica._files import check_output
 from tosica._obs import file_columns
 from tosica._progress import progress
 from tosica._settings import logger
 from tosica._text import format_thousands, parameter
+from tosica.data import find_genes
+from tosica.io._containers import choose_group
+from tosica.io._errors import ReadError, explain_damage
+from tosica.io._kinds import ON_DISK, kind_of
 from tosica.model import TOSICA
 from tosica.model._annotation_result import (
     CONFIDENCE,
@@ -28,6 +35,7 @@ from tosica.ondisk import (
     Plan,
     Store,
     annotate_on_workers,
+    is_copy_of_container,
     join_parts,
 )
 
@@ -95,6 +103,8 @@ def annotate_file(
     model: TOSICA | str | os.PathLike[str],
     output: str | os.PathLike[str],
     *,
+    modality: str | None = None,
+    table: str | None = None,
     layer: str | None = None,
     use_raw: bool = False,
     labels: str | Iterable[str] | None = None,
@@ -121,12 +131,17 @@ def annotate_file(
     ----------
     path
         The query: an ``.h5ad`` file, a folder with a Zarr store, or the address of a Zarr store,
-        such as ``s3://…``. Its matrix is dense or sparse by cells (CSR). A file of anndata before
-        0.8 is read as a whole.
+        such as ``s3://…``; or a MuData (``.h5mu``, Zarr) or SpatialData store. Its matrix is dense
+        or sparse by cells (CSR). A file of anndata before 0.8 is read as a whole.
     model
         The model, the folder that it was saved to, or ``"blood"``.
     output
-        The annotated query, ending in ``.h5ad`` or ``.zarr``.
+        The annotated query, ending in ``.h5ad`` or ``.zarr``. One that ends as a container does has
+        all of it: ``.h5mu``, or ``.zarr`` for a Zarr store. With ``overwrite``, it may be the store
+        itself, whose table is then replaced.
+    modality, table
+        Modality of a MuData, or table of a SpatialData store; by default the only one, or the one
+        that has most of the model's genes.
     layer, use_raw, labels, cutoff, confidence, probabilities, batch_size, precision, key_added
         As in :meth:`tosica.TOSICA.annotate`.
     include_x
@@ -195,18 +210,21 @@ def annotate_file(
             f"Give either layer or {parameter('use_raw', True)}, not both."
         )
     source = os.fspath(path)
-    target = _check_target(output, source, overwrite=overwrite)
     if not isinstance(model, TOSICA):
         model = TOSICA.load(os.fspath(model))
     if labels is not None:
         model = model.subset(labels)
+    group = find_cells(source, model, modality or table)
+    target = _check_target(output, source, group, overwrite=overwrite)
     if probabilities:
         file_columns(model.labels, "the model")
+    default_layer = model.modalities[0].layer
     store = Store(
-        source, layer=layer, use_raw=use_raw, default_layer=model.modalities[0].layer
+        source, group, layer=layer, use_raw=use_raw, default_layer=default_layer
     )
     plan = Plan(
         path=_absolute(source),
+        group=group,
         n_obs=store.n_obs,
         query=store.digest(),
         model=model.fingerprint,
@@ -250,14 +268,42 @@ def _absolute(source: str) -> str:
     return source if "://" in source else str(Path(source).resolve())
 
 
+def find_cells(path: str, model: TOSICA, name: str | None = None) -> str:
+    """Find the group of a container that a model annotates; empty if the file is none.
+
+    Parameters
+    ----------
+    path
+        Any file or store.
+    model
+        The model, with most of whose genes a modality or table is taken if there are several.
+    name
+        Name of the modality or table.
+    """
+    genes = pd.Index(model.get_var_names(legacy_mudata_format=True)).astype(str)
+
+    def count_genes(group: Any) -> int:
+        var = read_elem(group["var"])
+        return int((find_genes(var.index, genes, lambda: var).indexer >= 0).sum())
+
+    with explain_damage(path):
+        kind = kind_of(path)
+        if kind not in ON_DISK and name is None:
+            raise ReadError(
+                f"{path!r} is of the kind {kind}, which is not read in parts: pass an .h5ad file or a Zarr store."
+            )
+        return choose_group(path, name, count_genes)
+
+
 def _check_target(
-    output: str | os.PathLike[str], source: str, *, overwrite: bool
+    output: str | os.PathLike[str], source: str, group: str, *, overwrite: bool
 ) -> Path:
     """Check that the output can be written, and is not the query."""
     target = Path(output)
-    if target.suffix not in (".h5ad", ".zarr"):
+    is_container = is_copy_of_container(source, group, target)
+    if target.suffix not in (".h5ad", ".zarr") and not is_container:
         raise ValueError(f"output must end in .h5ad or .zarr, not {target.name!r}.")
-    if str(target.resolve()) == _absolute(source):
+    if str(target.resolve()) == _absolute(source) and not is_container:
         raise ValueError(
             "output is the query itself, which is not changed: give another path."
         )

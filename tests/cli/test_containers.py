@@ -1,0 +1,250 @@
+"""Containers: a MuData, a SpatialData store, a zipped store, and what is left out of a raw matrix."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+
+import anndata as ad
+import mudata
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import zarr
+from _cells import PROTEINS
+
+LABELS = "tosica_prediction"
+
+
+@pytest.fixture
+def labels(toy_query, toy_model):
+    """The labels that Python's ``annotate`` gives."""
+    return list(toy_model.annotate(toy_query, copy=True).obs[LABELS])
+
+
+@pytest.fixture
+def mdata(toy_query):
+    """The query as RNA, beside antibodies of which two have the name of a gene."""
+    counts = np.random.default_rng(0).poisson(3, (60, len(PROTEINS))).astype("float32")
+    protein = ad.AnnData(counts, obs=toy_query.obs[[]])
+    protein.var_names = PROTEINS
+    with mudata.set_options(pull_on_update=False):
+        return mudata.MuData({"protein": protein, "rna": toy_query})
+
+
+def write_spatial(adata, path, *, zarr_format=3, tables=("table",), folder="tables"):
+    """A store as spatialdata lays it out, without pixels."""
+    root = zarr.open_group(path, mode="w", zarr_format=zarr_format)
+    root.attrs["spatialdata_attrs"] = {"version": "0.2"}
+    for name in ("images", "labels", "points", "shapes", folder):
+        root.create_group(name)
+    root["images"].create_group("image").attrs["pixels"] = "kept"
+    adata.obs["region"] = pd.Categorical(["cells"] * adata.n_obs)
+    adata.obs["instance_id"] = np.arange(adata.n_obs)
+    adata.uns["spatialdata_attrs"] = {
+        "region": "cells",
+        "region_key": "region",
+        "instance_key": "instance_id",
+    }
+    settings = ad.settings.override(zarr_write_format=zarr_format)
+    with settings, warnings.catch_warnings(action="ignore"):
+        for name in tables:
+            cells = adata if name != "bins" else adata[:, :3].copy()
+            cells.write_zarr(path / folder / name)
+        zarr.consolidate_metadata(path)
+    return path
+
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::zarr.errors.ZarrUserWarning",
+    "ignore:Consolidated",
+    "ignore:Writing zarr v2",
+)
+
+
+# --------------------------------------------------------------------------- MuData
+
+
+@pytest.mark.parametrize("ending", [".h5mu", ".zarr"])
+def test_the_modality_with_the_genes_of_the_model(
+    ending, run, mdata, labels, model_folder, tmp_path
+):
+    query, output = tmp_path / f"query{ending}", tmp_path / f"annotated{ending}"
+    mdata.write(query) if ending == ".h5mu" else mdata.write_zarr(query)
+    arguments = ["annotate", query, "--model", model_folder, "--no-report"]
+    assert run(*arguments, "-o", output, "--obs-out", tmp_path / "l.csv").code == 0
+    read = mudata.read_h5mu if ending == ".h5mu" else mudata.read_zarr
+    annotated = read(output)
+    assert list(annotated["rna"].obs[LABELS]) == labels
+    assert (annotated["rna"].X != mdata["rna"].X).nnz == 0
+    assert LABELS not in annotated["protein"].obs
+    assert list(annotated.mod) == list(mdata.mod)
+    assert list(pd.read_csv(tmp_path / "l.csv", index_col=0)[LABELS]) == labels
+    assert run(*arguments, "-o", tmp_path / "rna.h5ad").code == 0
+    assert list(ad.read_h5ad(tmp_path / "rna.h5ad").obs[LABELS]) == labels
+
+
+@pytest.mark.parametrize("layout", ["csc", "adapted", "in memory", "prefixed"])
+def test_modalities_in_memory_and_in_parts(
+    layout, run, mdata, labels, model_folder, tmp_path
+):
+    query, output = tmp_path / "query.h5mu", tmp_path / "annotated.h5mu"
+    options = ["--no-report"]
+    if layout == "csc":
+        mdata["rna"].X = sp.csc_matrix(mdata["rna"].X)
+    if layout == "adapted":
+        options.append("--adapt")
+    if layout == "in memory":
+        mdata["rna"].obs["cluster"] = pd.Categorical(mdata["rna"].obs["kind"])
+        options += ["--majority-voting", "--over-clustering", "cluster"]
+    if layout == "prefixed":
+        options += ["--modality", "rna", "--cells-per-part", "20"]
+    mdata.write(query)
+    arguments = ["annotate", query, "--model", model_folder, "-o", output, *options]
+    assert run(*arguments).code == 0
+    annotated = mudata.read_h5mu(output)
+    assert list(annotated["rna"].obs[LABELS]) == labels
+    assert annotated["protein"].shape == mdata["protein"].shape
+
+
+def test_a_modality_has_to_be_named_where_nothing_tells(
+    run, mdata, model_folder, tmp_path
+):
+    query = tmp_path / "query.h5mu"
+    mdata.write(query)
+    described = run("info", query).out
+    assert all(words in described for words in ("protein:", "rna:", "n_genes: 30"))
+    result = run("evaluate", query, "--labels-key", "kind")
+    assert "is a MuData of 'protein', 'rna', and it cannot be told" in result.err
+    assert "choose one, as by --modality 'protein'" in result.err
+    assert "n_genes: 9" in run("info", query, "--modality", "protein").out
+    arguments = ["annotate", query, "--model", model_folder, "--obs-out", "l.csv"]
+    assert "no modality 'rn'" in run(*arguments, "--modality", "rn").err
+    assert "leave --assay out" in run("info", query, "--assay", "RNA").err
+    output = tmp_path / "o.h5mu"
+    result = run("annotate", query, "--model", model_folder, "-o", output)
+    assert result.code == 0
+    page = tmp_path / "page.html"
+    assert run("report", output, "-o", page).code == 0
+    evaluated = run("evaluate", output, "--labels-key", "kind")
+    assert evaluated.code == 0
+
+
+# --------------------------------------------------------------------------- SpatialData
+
+
+@pytest.mark.parametrize(
+    ("zarr_format", "folder", "tables"),
+    [
+        (3, "tables", ("table",)),
+        (2, "table", ("table",)),
+        (3, "tables", ("bins", "cells")),
+    ],
+)
+def test_labels_go_back_into_a_copy_of_the_store(
+    zarr_format, folder, tables, run, toy_query, labels, model_folder, tmp_path
+):
+    query = write_spatial(
+        toy_query,
+        tmp_path / "s.zarr",
+        zarr_format=zarr_format,
+        tables=tables,
+        folder=folder,
+    )
+    output = tmp_path / "annotated.zarr"
+    arguments = ["annotate", query, "--model", model_folder]
+    assert run(*arguments, "-o", output, "--probabilities").code == 0
+    root = zarr.open_group(output, mode="r", use_consolidated=True)
+    table = ad.read_zarr(root[f"{folder}/{tables[-1]}"])
+    assert list(table.obs[LABELS]) == labels
+    assert table.uns["spatialdata_attrs"]["instance_key"] == "instance_id"
+    assert root["images/image"].attrs["pixels"] == "kept"
+    assert (tmp_path / "annotated.html").exists()
+    if len(tables) == 2:
+        chosen = run(*arguments, "--table", "bins", "--obs-out", tmp_path / "l.csv")
+        assert "only 3 of the model's 30 genes" in chosen.err
+    assert LABELS not in ad.read_zarr(query / folder / tables[-1]).obs
+
+
+def test_a_store_is_annotated_in_its_place(
+    run, toy_query, labels, model_folder, tmp_path
+):
+    query = write_spatial(toy_query, tmp_path / "s.zarr")
+    image = (query / "images" / "image" / "zarr.json").stat().st_ino
+    arguments = ["annotate", query, "--model", model_folder, "-o", query, "--no-report"]
+    assert "pass --overwrite" in run(*arguments).err
+    assert run(*arguments, "--overwrite").code == 0
+    root = zarr.open_group(query, mode="r", use_consolidated=True)
+    assert list(ad.read_zarr(root["tables/table"]).obs[LABELS]) == labels
+    assert (query / "images" / "image" / "zarr.json").stat().st_ino == image
+    assert [path.name for path in (query / "tables").iterdir() if path.is_dir()] == [
+        "table"
+    ]
+
+
+def test_a_store_without_a_table(run, toy_query, tmp_path):
+    path = write_spatial(toy_query, tmp_path / "s.zarr", tables=())
+    assert "has no table, so there are no cells in it" in run("info", path).err
+
+
+# --------------------------------------------------------------------------- zipped
+
+
+@pytest.mark.parametrize("is_inside_a_folder", [False, True])
+def test_a_zipped_store(
+    is_inside_a_folder, run, toy_query, labels, model_folder, tmp_path, write
+):
+    write(toy_query, tmp_path / "query.zarr")
+    base = ["query.zarr"] if is_inside_a_folder else []
+    root = tmp_path if is_inside_a_folder else tmp_path / "query.zarr"
+    shutil.make_archive(tmp_path / "zipped" / "query.zarr", "zip", root, *base)
+    query, output = tmp_path / "zipped" / "query.zarr.zip", tmp_path / "o.h5ad"
+    assert run("annotate", query, "--model", model_folder, "-o", output).code == 0
+    assert list(ad.read_h5ad(output).obs[LABELS]) == labels
+    assert "n_cells: 60" in run("info", query).out
+
+
+# --------------------------------------------------------------------------- options
+
+
+def test_cells_with_few_genes_are_left_out(
+    run, query, toy_query, model_folder, tmp_path
+):
+    n_genes = np.asarray((toy_query.X > 0).sum(1)).ravel()
+    limit = int(np.median(n_genes))
+    arguments = ["annotate", query, "--model", model_folder, "--min-genes"]
+    output = tmp_path / "o.h5ad"
+    assert run(*arguments, limit, "-o", output, "--no-report").code == 0
+    kept = toy_query.obs_names[n_genes >= limit]
+    assert list(ad.read_h5ad(output).obs_names) == list(kept)
+    assert "No cell has 31 genes" in run(*arguments, 31, "-o", tmp_path / "n.h5ad").err
+
+
+def test_an_output_is_no_container_that_the_query_is_not(
+    run, query, mdata, model_folder, tmp_path
+):
+    output = tmp_path / "o.h5mu"
+    result = run("annotate", query, "--model", model_folder, "-o", output)
+    assert (result.code, "would be a MuData" in result.err) == (2, True)
+    mdata.write(tmp_path / "query.h5mu")
+    arguments = ["annotate", tmp_path / "query.h5mu", "--model", model_folder]
+    result = run(*arguments, "-o", output, "--min-genes", 3)
+    assert (result.code, "needs all" in result.err) == (2, True)
+
+
+def test_an_output_that_was_written_is_not_called_damaged(
+    run, query, model_folder, tmp_path, monkeypatch
+):
+    def fail(*args, **kwargs):
+        raise ValueError("no picture")
+
+    monkeypatch.setattr("tosica._report.report", fail)
+    output = tmp_path / "o.h5ad"
+    result = run("annotate", query, "--model", model_folder, "-o", output)
+    assert (
+        f"{output} was written, but not {tmp_path / 'o.html'} (no picture)"
+        in result.err
+    )
+    assert result.code == 1
+    assert LABELS in ad.read_h5ad(output).obs
