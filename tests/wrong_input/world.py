@@ -107,6 +107,9 @@ OF_FUNCTION: dict[str, dict[str, Any]] = {
     "pl.composition": {"sample_key": "donor"},
     "pl.waterfall": {"cell": lambda w: w.query.obs_names[0]},
     "io.read_seurat": {"path": lambda w: w.folder / "seurat.h5ad"},
+    "pp.join_references": {
+        "references": lambda w: {"one": w.reference, "two": w.reference.copy()}
+    },
     "TOSICA": {"adata": lambda w: w.untrained.adata},
     "TOSICA.setup_anndata": {"adata": lambda w: w.reference},
     "TOSICA.train": {"max_epochs": 1, "accelerator": "cpu"},

@@ -88,7 +88,7 @@ def join_references(
         Label to joined label, or to a term such as ``"CL:0000084"``; or a dict of these for each name.
         Cells of a label that becomes ``""`` are left out.
     batch_key
-        Column of ``obs`` with the batches, such as donors, where it is there.
+        Column of ``obs`` with the batches, such as donors. A reference without it is one batch.
     impute
         Draw missing genes of panels. With ``False``, the genes are those that all references measured.
     seed
@@ -145,6 +145,8 @@ def join_references(
         table = _label_table(name, adata, key, mapping)
         tables.append(table)
         members.append(_read(name, adata, key, table, batch_key))
+    if batch_key is not None:
+        _check_batches(references, batch_key)
     labels = _unify(pd.concat(tables, ignore_index=True))
     _check_common_labels(labels)
     for reference in members:
@@ -236,6 +238,15 @@ def _unify(labels: pd.DataFrame) -> pd.DataFrame:
             list_names(list(without_term.unique())),
         )
     return labels
+
+
+def _check_batches(references: Mapping[str, AnnData], batch_key: str) -> None:
+    """Refuse a column of batches that no reference has."""
+    columns = {column for adata in references.values() for column in adata.obs}
+    if batch_key not in columns:
+        raise KeyError(
+            f"No reference has a column {batch_key!r} in obs{only_known(batch_key, columns)}"
+        )
 
 
 def _check_common_labels(labels: pd.DataFrame) -> None:
