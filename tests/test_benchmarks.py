@@ -152,7 +152,7 @@ RUNS = {
     ),
     "novelty": (
         ["{data}", "--tasks=kang", "--seeds=2", "--max-epochs=1"],
-        {"N_REFERENCES": 1, "N_MODELS": 2},
+        {"N_REFERENCES": 1},
     ),
     "ontology": (
         ["{data}", "--sources=kang", "--tasks=kang", "--seeds=1"],
