@@ -75,6 +75,15 @@ def test_one_strong_gene_is_no_evidence_and_several_are():
     assert found["z"][3] > found["z"][4:].max()
 
 
+def test_one_gene_that_adds_alone_tells_no_set():
+    """Its largest z is the same in each permutation, so that no null can be fitted."""
+    added = np.zeros(N_GENES)
+    added[0] = 1.0
+    members = sp.csc_matrix(np.ones((N_GENES, 1)))
+    statistics = gene_set_statistics(added, np.ones(N_GENES), members)
+    assert (statistics["pval_adj"] == 1).all()
+
+
 def test_similar_sets_are_named():
     added = np.zeros(N_GENES)
     added[:12] = np.linspace(2, 1, 12)

@@ -135,12 +135,15 @@ class _Test:
         largest = [
             self._normal_z(rng.permutation(weight)).max() for _ in range(N_PERMUTATIONS)
         ]
-        with np.errstate(all="ignore"):
-            # Not a number where the largest values are all one, because few genes add anything.
-            self._null = gumbel_r(*gumbel_r.fit(largest))
+        # Few genes add anything if the largest values are all one: no set can be told then.
+        varies_by_chance = not np.allclose(largest, largest[0])
+        self._null = gumbel_r()
+        if varies_by_chance:
+            with np.errstate(all="ignore"):
+                self._null = gumbel_r(*gumbel_r.fit(largest))
         telling = np.argsort(-contributions, kind="stable")[:N_TELLING]
         n_telling = members[telling].T @ (contributions[telling] > 0)
-        self._is_tested = n_telling > 1
+        self._is_tested = (n_telling > 1) & varies_by_chance
 
     def z(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
         """Sum over each set without its largest term, in standard deviations, ``(n_sets,)``."""
