@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 
 import anndata as ad
 import numpy as np
@@ -47,8 +46,7 @@ def test_a_complete_query_is_not_told_to_lack_genes(kind, model, toy_query, capl
         zeros = ad.AnnData(np.zeros((60, 60), np.float32), obs=toy_query.obs)
         zeros.var_names = [f"SILENT{i}" for i in range(60)]
         toy_query = ad.concat([toy_query, zeros], axis=1)
-    with warnings.catch_warnings(action="error"):
-        model.annotate(toy_query, **options)
+    model.annotate(toy_query, **options)  # warnings are errors
     assert toy_query.uns["tosica"]["n_missing_genes"] == 0
     assert "matched 30 of the model's 30 genes (100%)" in caplog.text
 
