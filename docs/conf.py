@@ -62,6 +62,7 @@ nitpick_ignore_regex = [
 nitpick_ignore = [
     # Types of attributes that are shown, but whose parts only the package itself reads.
     ("py:class", "tosica.linear._novelty.NoveltyStatistics"),
+    ("py:class", "tosica.model._levels.LabelLevel"),
     ("py:class", "tosica.model._modalities.Modality"),
     ("py:class", "tosica.module._module.TokenLayout"),
     ("py:class", "tosica.onto._hierarchy.LabelHierarchy"),
