@@ -6,6 +6,7 @@ import shutil
 import warnings
 
 import anndata as ad
+import h5py
 import mudata
 import numpy as np
 import pandas as pd
@@ -248,3 +249,30 @@ def test_an_output_that_was_written_is_not_called_damaged(
     )
     assert result.code == 1
     assert LABELS in ad.read_h5ad(output).obs
+
+
+@pytest.mark.parametrize("layout", ["present", "SeuratDisk"])
+def test_raw_is_named_and_read_where_x_is_scaled(
+    layout, run, toy_query, labels, model_folder, tmp_path
+):
+    query, output = tmp_path / "query.h5ad", tmp_path / "o.h5ad"
+    toy_query.raw = toy_query.copy()
+    toy_query.X = toy_query.X.toarray() - 1
+    toy_query.write_h5ad(query)
+    if layout == "SeuratDisk":
+        with h5py.File(query, "r+") as file:
+            for name in ("encoding-type", "encoding-version"):
+                del file.attrs[name]
+            table = file["raw/var"]
+            names = table[table.attrs["_index"]][:]
+            del file["raw/var"]
+            numbers = [str(i) for i in range(len(names))]
+            ad.io.write_elem(file, "raw/var", pd.DataFrame(index=numbers))
+            file["raw/var"].move("_index", "number")
+            file["raw/var"].attrs["_index"] = "number"
+            ad.io.write_elem(file, "raw/var/_index", names.astype(object))
+            file["raw/var"].attrs["column-order"] = np.array(["_index"], dtype=object)
+    arguments = ["annotate", query, "--model", model_folder, "-o", output]
+    assert "--use-raw" in run(*arguments).err
+    assert run(*arguments, "--use-raw", "--no-report").code == 0
+    assert list(ad.read_h5ad(output).obs[LABELS]) == labels

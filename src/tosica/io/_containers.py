@@ -14,6 +14,7 @@ from anndata.io import read_elem, sparse_dataset
 from tosica._text import list_names, only_known, parameter
 from tosica.io._errors import ReadError
 from tosica.io._kinds import CONTAINERS, FOLDERS, STORE_FILES, kind_of
+from tosica.io._tables import NAMES, raw_genes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -131,11 +132,17 @@ def read_whole(path: str, group: str = "") -> ad.AnnData:
         for category in (ad.OldFormatWarning, FutureWarning):
             warnings.simplefilter("ignore", category)
         if not isinstance(root, h5py.Group):
-            return ad.read_zarr(root)
-        if group:
-            return read_elem(root)
-        root.file.close()
-        return ad.read_h5ad(path)
+            adata = ad.read_zarr(root)
+        elif group:
+            adata = read_elem(root)
+        else:
+            root.file.close()
+            adata = ad.read_h5ad(path)
+    if adata.raw is not None and NAMES in adata.raw.var:
+        # SeuratDisk's names of genes; no column that is written may be called so.
+        raw_var = raw_genes(adata.raw.var, adata.var)
+        adata.raw = ad.AnnData(adata.raw.X, obs=adata.obs[[]], var=raw_var)
+    return adata
 
 
 def open_cells(
@@ -160,7 +167,7 @@ def open_cells(
             if "X" in root:
                 elements["X"] = as_matrix(root["X"])
             if "raw/X" in root:
-                raw_var = read_elem(root["raw/var"])
+                raw_var = raw_genes(read_elem(root["raw/var"]), elements["var"])
                 elements["raw"] = {"X": as_matrix(root["raw/X"]), "var": raw_var}
             layers = root.get("layers", {})
             elements["layers"] = {name: as_matrix(layers[name]) for name in layers}

@@ -114,19 +114,23 @@ class Store:
         self._names = matrix.names
         self._block = matrix.read(sample_positions(self.n_obs))
         self._pointers = getattr(stored, "indptr", ())
-        self.sample = self[sample_positions(self.n_obs)]
+        self.sample = self.adata[sample_positions(self.n_obs)]
+        self._parts = self.adata
         if not use_raw:
             # A view reads its cells of raw at once.
-            self.adata.raw = None
+            adata = self.adata
+            self._parts = AnnData(
+                adata.X, obs=adata.obs, var=adata.var, layers=dict(adata.layers)
+            )
 
     def __getitem__(self, cells: slice | np.ndarray) -> AnnData:
         """Some cells, whose matrices are read when they are used."""
-        return self.adata[cells]
+        return self._parts[cells]
 
     def spread(self, n_cells: int) -> AnnData:
         """About ``n_cells`` cells in runs of neighbours from all over the query; all, if it has no more."""
         if self.n_obs <= n_cells:
-            return self.adata
+            return self._parts
         n_runs = -(-n_cells // _RUN_LENGTH)
         run_starts = np.linspace(0, self.n_obs - _RUN_LENGTH, n_runs).astype(int)
         # Runs of a query that is hardly larger than the sample overlap.
