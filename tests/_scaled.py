@@ -126,6 +126,7 @@ REFUSED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "one value": lambda c: np.full_like(c, 2.5),
     "one whole value": np.ones_like,
     "half counts, half log1p": lambda c: half(c, log(c)),
+    "half log1p, half log1p of raw counts": lambda c: half(log(c), np.log1p(c)),
     "half log1p, half log2": lambda c: half(log(c), np.log2(1 + 1e4 * shares(c))),
     "a batch of counts": lambda c: np.vstack([c[: len(c) // 6], log(c)[len(c) // 6 :]]),
 }

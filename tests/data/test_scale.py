@@ -70,6 +70,15 @@ def test_scales_that_are_refused(name: str, form: Any) -> None:
         detect_values(x, "adata.X")
 
 
+@pytest.mark.parametrize(
+    "name", ["ranks", "ranks without ties", "half log1p, half log1p of raw counts"]
+)
+def test_scales_that_are_refused_when_genes_were_left_out(name: str) -> None:
+    x = REFUSED[name](COUNTS)[:, 60:200].astype(np.float32)
+    with pytest.raises(ValueError, match=REFUSAL):
+        detect_values(x, "adata.X")
+
+
 @pytest.mark.parametrize("name", ["counts", "log1p of 1e3", "log1p of 1e4"])
 def test_a_few_cells_are_enough_and_the_logarithm_is_undone(name: str) -> None:
     kind, make = TAKEN[name]
@@ -91,6 +100,8 @@ def test_nothing_tells_the_logarithm() -> None:
     x = TAKEN["log1p of reads"][1](COUNTS)[:, :150]
     found = detect(rows(x))
     assert (found.kind, found.is_certain) == ("log1p", False)
+    with pytest.warns(UserWarning, match=r"adata\.X holds values that do not tell"):
+        fit_scale(rows(x))
     for factor in (17, 0.9):
         with pytest.raises(ValueError, match=REFUSAL):
             detect(rows(x * factor / x.max()))

@@ -9,7 +9,7 @@ import pandas as pd
 import scipy.sparse as sp
 
 from tosica._progress import progress
-from tosica._settings import logger
+from tosica._settings import logger, warn_user
 from tosica.data._matrix import BLOCK, CellMatrix
 from tosica.data._normalize import TARGET_SUM, cell_totals
 from tosica.data._scale import (
@@ -75,6 +75,11 @@ def fit_scale(matrix: CellMatrix) -> Scale:
     ValueError
         If the matrix is zero everywhere, holds anything but counts and logarithms of normalized
         counts, or counts in some cells and logarithms in others.
+
+    Warns
+    -----
+    UserWarning
+        If nothing tells that the values are natural logarithms of normalized counts.
     """
     detected = detect(matrix)
     totals = []
@@ -92,9 +97,9 @@ def fit_scale(matrix: CellMatrix) -> Scale:
     if totals_equal(all_totals):
         return Scale("log1p", float(np.median(all_totals)), "genes")
     if not detected.is_certain:
-        logger.info(
-            f"{matrix.where}: the values do not tell which logarithm was taken; they are taken as the natural "
-            "logarithm of normalised counts"
+        warn_user(
+            f"{matrix.where} holds values that do not tell how they were made; they are taken as the natural "
+            "logarithm of normalised counts: give counts if they are anything else, such as scaled."
         )
     low, median, high = np.quantile(all_totals, [0.01, 0.5, 0.99]).tolist()
     total = _find_total(matrix)

@@ -39,11 +39,15 @@ SAME_TOTAL = 0.01
 _MULTIPLES = (1.5, 8.5)
 _FEWEST_MULTIPLES = 5
 _SHARE_WHOLE = 0.9
+# Cells on another scale are a mixture from three of them and this share on.
+_SHARE_OF_MIXTURE = 0.1
 # log1p of counts per million stays below 13.9; larger values, if nothing tells, are no logarithm.
 _LARGEST_LOG = 15.0
 # Standard deviation of the logarithm of cells' totals: at most 1.7 for logarithms of five data sets
 # at three depths, at least 2 for counts of SoupX and DecontX that are taken as logarithms.
 _SPREAD_OF_TOTALS = 1.9
+# Counts of fewer genes, such as those of antibodies, may be spread as evenly as ranks by accident.
+_FEWEST_RANKS = 100
 # log1p values above this one would be counts above 10^13.
 _IMPOSSIBLE_LOG = 30.0
 
@@ -293,7 +297,7 @@ def recognize(cells: sp.csr_matrix) -> str | None:
             # divided by lengths of genes.
             cell_max = cells.max(axis=1).toarray().ravel()
             misfits &= (best != 0) | (cell_max > _LARGEST_LOG)
-        is_mixture = misfits.sum() >= max(3, 0.1 * has_fit.sum())
+        is_mixture = misfits.sum() >= max(3, _SHARE_OF_MIXTURE * has_fit.sum())
         return "a mixture" if is_mixture else name
     if _n_unique_rows(cells) >= FEWEST:
         for transform, counts in zip(transforms, inverted, strict=True):
@@ -353,7 +357,9 @@ def _are_ranks(cells: sp.csr_matrix) -> bool:
     """Whether each cell holds the ranks of its genes, or the same value everywhere.
 
     Ranks of n genes add up to n (n + 1) / 2, and to (n + 1) / 2 if they are divided by n; ties
-    have their mean.
+    have their mean. If genes were left out afterwards, ranks are still whole or halves, none is
+    zero, and they are spread evenly, so that half of them exceed about half of the largest one.
+    Counts are skewed: of as many genes without a zero, few are that large.
     """
     n_cells, n_genes = cells.shape
     if n_genes < 2 or cells.nnz < n_cells * n_genes:
@@ -364,6 +370,8 @@ def _are_ranks(cells: sp.csr_matrix) -> bool:
     is_rank = np.isclose(totals, sum_of_ranks, rtol=1e-6)
     is_rank |= np.isclose(totals, sum_of_ranks / n_genes, rtol=1e-6)
     is_constant = values.min(1) == values.max(1)
+    if n_genes >= _FEWEST_RANKS and _is_whole(2 * values).all():
+        is_rank |= np.median(values, axis=1) > values.max(1) / 4
     return bool((is_rank | is_constant).all())
 
 
@@ -382,13 +390,16 @@ def _are_mostly_whole(cells: sp.csr_matrix, is_whole: np.ndarray) -> bool:
 
 
 def _are_raw_counts(counts: sp.csr_matrix) -> bool:
-    """Whether the logarithm was taken of counts that had not been normalized."""
+    """Whether the logarithm was taken of counts that had not been normalized, in many cells."""
     if totals_equal(cell_totals(counts)):
         return False
     # As exact as single precision is.
     distance = np.abs(counts.data - np.rint(counts.data))
     is_whole = (distance < 1e-3 + 4e-6 * counts.data) & (counts.data > 0.5)
-    return bool(is_whole.mean() > _SHARE_WHOLE)
+    share_whole = _sum_rows(counts, is_whole) / np.diff(counts.indptr)
+    n_raw = (share_whole > _SHARE_WHOLE).sum()
+    # A cell whose total is that of the normalization, such as the median one, is whole as well.
+    return bool(n_raw >= max(3, _SHARE_OF_MIXTURE * counts.shape[0]))
 
 
 def _may_be_logarithms(cells: sp.csr_matrix) -> bool:

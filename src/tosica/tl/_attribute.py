@@ -723,7 +723,7 @@ class _GroupMeans:
         self._deviation = positive_deviation(variance.numpy())
 
     def _shared_with_reference(self) -> NDArray[np.float64]:
-        """Weigh the excess of genes in the test of sets: shares between 0 and 1, ``(n_groups, n_genes)``.
+        """Weigh the excess of genes in the test of sets: shares from 0 to 2, ``(n_groups, n_genes)``.
 
         Genes that a group expresses less tell it by absence, which no set is named for.
         """
