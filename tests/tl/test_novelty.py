@@ -210,6 +210,14 @@ def test_scores_do_not_depend_on_the_order_of_cells(model, query, over_clusterin
         np.testing.assert_allclose(in_order, query.obs[column], atol=5e-3)
 
 
+@pytest.mark.slow
+def test_a_new_type_among_many_cells(model, query, monkeypatch):
+    """The neighbors of so many are searched for, not compared with all."""
+    monkeypatch.setattr("tosica.linear._neighborhoods._MAX_CELLS_EXACT", 100)
+    tosica.tl.novelty(query, model)
+    check(query)
+
+
 def test_labels_of_a_new_annotation_are_not_beside_old_clusters(model, query):
     tosica.tl.novelty(query, model)
     model.annotate(query)

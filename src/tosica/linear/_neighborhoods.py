@@ -22,6 +22,10 @@ _N_COMPONENTS = 20
 _CELLS_PER_COMPONENT = 5
 # Cells of a neighborhood. Fifteen are better for types of 20 cells and miss those of four.
 _N_NEIGHBORS = 5
+# The exact search compares all pairs of cells: one minute for as many.
+_MAX_CELLS_EXACT = 100_000
+# A graph of fewer neighbors is not connected enough to be searched.
+_N_NEIGHBORS_SEARCHED = 15
 # Genes that count: a type differs from a similar one in few.
 _N_GENES = 20
 # Share of a gene's variance within labels that neighborhoods of one label differ by, since a
@@ -84,8 +88,19 @@ def find_neighborhoods(x: sp.csr_matrix) -> Neighborhoods | None:
     svd = TruncatedSVD(n_components, algorithm="arpack", random_state=0)
     components = svd.fit_transform(x.astype(np.float64))
     components -= components.mean(0)
-    search = NearestNeighbors(n_neighbors=_N_NEIGHBORS).fit(components)
-    return Neighborhoods(components, search.kneighbors(components)[1])
+    return Neighborhoods(components, _nearest_cells(components))
+
+
+def _nearest_cells(components: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Find the nearest cells of each cell, nearly all of them if the cells are many."""
+    if len(components) <= _MAX_CELLS_EXACT:
+        search = NearestNeighbors(n_neighbors=_N_NEIGHBORS).fit(components)
+        return np.asarray(search.kneighbors(components)[1])
+    # It compiles its functions for a minute when it is called first.
+    from pynndescent import NNDescent
+
+    search = NNDescent(components, n_neighbors=_N_NEIGHBORS_SEARCHED, random_state=0)
+    return np.asarray(search.neighbor_graph[0][:, :_N_NEIGHBORS], dtype=np.int64)
 
 
 def neighborhood_labels(

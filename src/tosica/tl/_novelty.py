@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 _BATCH_SIZE = 512
 # Cells of a cluster in which new types are looked for, if the caller has none.
 _CELLS_PER_CLUSTER = 50
+# Clusters of a label: the time of k-means grows with their number times that of the cells.
+_MAX_CLUSTERS = 100
 # Genes of a cluster that are named.
 _N_GENES = 5
 
@@ -104,7 +106,7 @@ def novelty(
     over_clustering
         Column of ``adata.obs`` or a sequence, ``(n_obs,)``, with clusters of the query. By default
         the cells of each predicted label are split by k-means, in the query's components, into
-        clusters of about 50 cells. The score of a cluster is the median over its cells in standard
+        clusters of about 50 cells, at most 100 of them. The score of a cluster is the median over its cells in standard
         errors, :math:`\sqrt{2 n / \pi}` times the median with at most :math:`n = 50` cells, and its
         p-value twice the median of theirs, which is valid however they depend on each other.
     layer, use_raw
@@ -321,7 +323,7 @@ def _score_clusters(
 def _split_labels(
     predicted: NDArray[np.str_], neighborhoods: Neighborhoods | None
 ) -> pd.Categorical:
-    """Split the cells of each label into clusters of about 50, named by the label and a number."""
+    """Split the cells of each label into clusters, named by the label and a number."""
     names = predicted.astype(object)
     if neighborhoods is None:
         return pd.Categorical(names)
@@ -330,10 +332,10 @@ def _split_labels(
     order = np.lexsort(components.T)
     for label in np.unique(predicted):
         cells = order[predicted[order] == label]
-        n_clusters = -(-len(cells) // _CELLS_PER_CLUSTER)
+        n_clusters = min(-(-len(cells) // _CELLS_PER_CLUSTER), _MAX_CLUSTERS)
         if n_clusters == 1:
             continue
-        k_means = KMeans(n_clusters, n_init=4, random_state=0)
+        k_means = KMeans(n_clusters, n_init=1, random_state=0)
         numbers = k_means.fit_predict(components[cells])
         names[cells] = [f"{label} {number + 1}" for number in numbers]
     return pd.Categorical(names)
