@@ -221,13 +221,7 @@ def annotate(
         annotation.model.save(adapted_model, overwrite=overwrite)
         session.written.append(adapted_model)
     if page is not None and output is not None:
-        try:
-            with progress(None, f"drawing {page}"):
-                annotation.write_report(output, page, max_cells=cells_per_part)
-        except Exception as error:
-            raise RuntimeError(
-                f"{output} was written, but not {page} ({first_line(error)}): --no-report leaves it out."
-            ) from error
+        annotation.write_report(output, page, max_cells=cells_per_part)
         session.written.append(page)
     sampled = ""
     if page is not None and len(obs) > cells_per_part:
@@ -449,6 +443,16 @@ class _Annotation:
         sc.pp.neighbors(adata, use_rep=use_rep)
 
     def write_report(self, output: Path, page: Path, *, max_cells: int) -> None:
+        """Write the page; an error says that the annotated copy is whole."""
+        try:
+            with progress(None, f"drawing {page}"):
+                self._write_report(output, page, max_cells=max_cells)
+        except Exception as error:
+            raise RuntimeError(
+                f"{output} was written, but not {page} ({first_line(error)}): --no-report leaves it out."
+            ) from error
+
+    def _write_report(self, output: Path, page: Path, *, max_cells: int) -> None:
         """Write the page about the annotated copy, or about a sample of its cells."""
         import numpy as np
 

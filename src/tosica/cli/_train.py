@@ -133,15 +133,14 @@ def train(
             reference, labels_key, options["batch_key"]
         )
     else:
-        _refuse_no_reference(reference, labels_key)
+        _check_reference(reference, labels_key, options["batch_key"])
     _check_model_folder(output, overwrite=overwrite)
     tosica = load("tosica.model", "tosica.pp")
     if tissue is not None:
         adata = read_tissue(tissue, organism, version)
     else:
-        adata = _read_reference(
-            reference, labels_key, options["batch_key"], use_raw, selection
-        )
+        assert reference is not None
+        adata = _read_reference(reference, use_raw, selection)
     keys = [name for key in labels_key for name in split_names(key, adata.obs)]
     tosica.settings.seed = seed
     collections = list(gene_sets) or [_DEFAULT]
@@ -149,18 +148,7 @@ def train(
         "gene_sets": collections if len(collections) > 1 else collections[0],
         "organism": organism,
     }
-    fit_options = {
-        "max_epochs": options.pop("max_epochs"),
-        "batch_size": options.pop("batch_size"),
-        "accelerator": device[0],
-        # One process: others would run this command again.
-        "devices": 1 if device[1] == "auto" else [int(device[1])],
-        "checkpoint_dir": checkpoint_dir,
-    }
-    if checkpoint_dir is not None:
-        session.advice = "; the same command goes on from the last checkpoint"
-        if checkpoint_dir.is_dir() and any(checkpoint_dir.iterdir()):
-            fit_options["resume"] = checkpoint_dir
+    fit_options = _fit_options(session, checkpoint_dir, device, options)
     if query is not None:
         from tosica.cli._files import read_cells
 
@@ -187,27 +175,46 @@ def train(
     session.show(summary, f"wrote the model to {output}{_accuracy(model)}")
 
 
-def _refuse_no_reference(reference: str | None, labels_key: tuple[str, ...]) -> None:
-    """Refuse a call without cells, or without the column of their labels."""
+def _fit_options(
+    session: Session,
+    checkpoint_dir: Path | None,
+    device: tuple[str, int | str],
+    options: dict[str, Any],
+) -> dict[str, Any]:
+    """Move the arguments of ``model.train`` out of the options, and say how to go on after a stop."""
+    fit_options = {
+        "max_epochs": options.pop("max_epochs"),
+        "batch_size": options.pop("batch_size"),
+        "accelerator": device[0],
+        # One process: others would run this command again.
+        "devices": 1 if device[1] == "auto" else [int(device[1])],
+        "checkpoint_dir": checkpoint_dir,
+    }
+    if checkpoint_dir is not None:
+        session.advice = "; the same command goes on from the last checkpoint"
+        if checkpoint_dir.is_dir() and any(checkpoint_dir.iterdir()):
+            fit_options["resume"] = checkpoint_dir
+    return fit_options
+
+
+def _check_reference(
+    reference: str | None, labels_key: tuple[str, ...], batch_key: str | None
+) -> None:
+    """Refuse a call without cells, or without columns that they have."""
     if reference is None:
         raise click.UsageError("Give REFERENCE or --tissue.")
     if not labels_key:
         raise click.UsageError("Missing option '--labels-key'.")
-
-
-def _read_reference(
-    reference: str | None,
-    labels_key: tuple[str, ...],
-    batch_key: str | None,
-    use_raw: bool,
-    selection: dict[str, Any],
-) -> AnnData:
-    """Read annotated cells; columns that are missing are refused before."""
-    assert reference is not None
     check_cells(reference, batch_key=batch_key)
     for key in labels_key:
         if "," not in key:
             check_cells(reference, labels_key=key)
+
+
+def _read_reference(
+    reference: str, use_raw: bool, selection: dict[str, Any]
+) -> AnnData:
+    """Read annotated cells."""
     from tosica.cli._files import read_cells
 
     with progress(None, f"reading {reference}"):
