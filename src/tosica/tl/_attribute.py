@@ -99,8 +99,8 @@ def attribute(
     those that are no tokens. Where none passes, the label is told by its genes alone. In the test, a
     gene counts by the excess :math:`e_g = \max(0, \min(r_g, 2 d_g))`, where :math:`d_g` is the mean of the
     group less the baseline, and :math:`r_g` that of the label in the reference, and by what this excess
-    adds, :math:`c_g e_g / d_g`. So the sets of a label do not depend on the other cells of ``adata``, and
-    a response to a treatment that the reference lacks is no reason.
+    adds, :math:`c_g e_g / d_g`. So the sets of a label depend little on the other cells of ``adata``, and a
+    response to a treatment that the reference lacks is no reason.
 
     Parameters
     ----------
