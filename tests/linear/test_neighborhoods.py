@@ -1,0 +1,134 @@
+"""Neighborhoods of a query that has a type which the reference lacks, in another batch."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.metrics import roc_auc_score
+
+from tosica.linear import (
+    LabelShift,
+    Neighborhoods,
+    NoveltyStatistics,
+    distance_from_confident,
+    find_neighborhoods,
+    fit_novelty,
+    gene_excess,
+    genes_of_cluster,
+    label_shift,
+    neighborhood_labels,
+)
+
+N_LABELS, N_PER_LABEL, N_NEW, N_GENES = 4, 60, 15, 300
+# Genes that no cell of the reference expresses, and genes that the batch moves.
+MARKERS, MOVED = slice(0, 8), slice(100, 160)
+
+
+class Task(NamedTuple):
+    statistics: NoveltyStatistics
+    x: sp.csr_matrix
+    positions: np.ndarray
+    probability: np.ndarray
+    is_new: np.ndarray
+    neighborhoods: Neighborhoods
+    labels: np.ndarray
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    """The new cells have the first label, with the same probability as its own cells."""
+    rng = np.random.default_rng(0)
+    centers = rng.gamma(1, 1, (N_LABELS, N_GENES))
+    centers[:, MARKERS] = 0
+    codes = np.repeat(np.arange(N_LABELS), N_PER_LABEL)
+    reference = sp.csr_matrix(rng.poisson(centers[codes]).astype(float))
+    positions = np.append(codes, np.zeros(N_NEW, dtype=int))
+    is_new = np.arange(len(positions)) >= len(codes)
+    rates = centers[positions]
+    rates[:, MOVED] += 2
+    rates[is_new, MARKERS] = 3
+    x = sp.csr_matrix(rng.poisson(rates).astype(float))
+    statistics = fit_novelty(reference, codes)
+    neighborhoods = find_neighborhoods(x)
+    assert statistics is not None
+    assert neighborhoods is not None
+    probability = rng.uniform(0.8, 1, len(positions))
+    labels = neighborhood_labels(neighborhoods, positions, probability, N_LABELS)
+    return Task(statistics, x, positions, probability, is_new, neighborhoods, labels)
+
+
+def shift_of(task: Task) -> LabelShift:
+    average = task.neighborhoods.average()
+    return label_shift(task.x, task.labels, average, task.statistics.means)
+
+
+def excess_of(task: Task, shift: LabelShift, measured=None) -> np.ndarray:
+    average = task.neighborhoods.average()
+    return gene_excess(task.x, task.labels, average, shift, task.statistics, measured)
+
+
+def test_the_shift_of_the_batch_is_measured(task):
+    shift = shift_of(task)
+    assert shift.common[MOVED].mean() == pytest.approx(2, abs=0.2)
+    others = np.delete(shift.common, np.r_[MOVED])
+    assert np.abs(others).mean() < 0.2
+
+
+def test_one_label_has_no_shift(task):
+    one_label = np.where(task.labels == 0, 0, -1)
+    shift = label_shift(
+        task.x, one_label, task.neighborhoods.average(), task.statistics.means
+    )
+    assert not shift.common.any()
+
+
+def test_new_cells_differ_most_from_their_label_in_the_reference(task):
+    assert roc_auc_score(task.is_new, excess_of(task, shift_of(task))) > 0.99
+
+
+def test_without_the_shift_the_batch_hides_the_new_cells(task):
+    nothing = LabelShift(np.zeros(N_GENES), np.zeros(N_GENES))
+    areas = [
+        roc_auc_score(task.is_new, excess_of(task, shift))
+        for shift in (nothing, shift_of(task))
+    ]
+    assert areas[0] < areas[1]
+
+
+def test_genes_that_were_not_measured_do_not_count(task):
+    measured = np.ones(N_GENES, dtype=bool)
+    measured[MARKERS] = False
+    excess = excess_of(task, shift_of(task), measured)
+    assert roc_auc_score(task.is_new, excess) < 0.9
+    assert (
+        excess[task.is_new].mean() < excess_of(task, shift_of(task))[task.is_new].mean()
+    )
+
+
+def test_new_cells_are_far_from_the_confident_cells_of_their_label(task):
+    distance = distance_from_confident(
+        task.neighborhoods, task.positions, task.probability
+    )
+    assert roc_auc_score(task.is_new, distance) > 0.9
+
+
+def test_the_genes_of_new_cells_are_their_markers(task):
+    genes = genes_of_cluster(
+        task.x[task.is_new], 0, shift_of(task), task.statistics, None, 5
+    )
+    assert set(genes) <= set(range(N_GENES)[MARKERS])
+
+
+def test_neighborhoods_without_a_label_have_no_excess(task):
+    unlabeled = task._replace(labels=np.full_like(task.labels, -1))
+    assert not excess_of(unlabeled, shift_of(task)).any()
+
+
+@pytest.mark.parametrize(
+    "cells", [np.zeros((50, 20)), np.ones((4, 20))], ids=["all zero", "four cells"]
+)
+def test_cells_without_components_have_no_neighborhoods(cells):
+    assert find_neighborhoods(sp.csr_matrix(cells)) is None
