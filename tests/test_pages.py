@@ -239,18 +239,31 @@ def folder(
     "ignore:Left out"
 )  # types of few cells, in a query as small as this one
 @pytest.mark.parametrize("page", HOW_TO, ids=lambda page: page.stem)
-def test_code_of_how_to_pages_runs(page: Path, folder: Path) -> None:
+def test_code_of_how_to_pages_runs(
+    page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if page.stem == "cluster":
         pytest.importorskip("zarr", reason="the extra atlas")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             sc.read_h5ad(folder / "query.h5ad").write_zarr(folder / "query.zarr")
     names: dict[str, Any] = {}
-    found = blocks(page, "python")
-    assert found or page.stem == "errors"
+    code_blocks = blocks(page, "python")
+    assert code_blocks or page.stem == "errors"
     with warnings.catch_warnings():
         if page.stem == "blood":
             # The cells here have 765 genes.
             warnings.simplefilter("ignore")
-        for block in found:
+            names["query"] = sc.read_h5ad(folder / "query.h5ad")
+            # The census is not downloaded; tests of datasets read a small one.
+            model = tosica.TOSICA.load("blood")
+            census = AnnData(uns={"census": {"datasets": {"citation": ["a paper"]}}})
+            monkeypatch.setattr(tosica.datasets, "tissue_model", lambda tissue: model)
+            monkeypatch.setattr(
+                tosica.datasets, "census", lambda tissue, **options: census
+            )
+        for block in code_blocks:
+            if "spatialdata" in block:
+                # It is no dependency of the tests; tests of the command line write such a store.
+                continue
             exec(compile(block, page.name, "exec"), names)

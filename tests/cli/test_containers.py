@@ -7,13 +7,13 @@ import warnings
 
 import anndata as ad
 import h5py
-import mudata
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
 import zarr
 from _cells import PROTEINS
+from mudata import MuData, read_h5mu, read_zarr
 
 LABELS = "tosica_prediction"
 
@@ -30,8 +30,7 @@ def mdata(toy_query):
     counts = np.random.default_rng(0).poisson(3, (60, len(PROTEINS))).astype("float32")
     protein = ad.AnnData(counts, obs=toy_query.obs[[]])
     protein.var_names = PROTEINS
-    with mudata.set_options(pull_on_update=False):
-        return mudata.MuData({"protein": protein, "rna": toy_query})
+    return MuData({"protein": protein, "rna": toy_query})
 
 
 def write_spatial(adata, path, *, zarr_format=3, tables=("table",), folder="tables"):
@@ -48,8 +47,10 @@ def write_spatial(adata, path, *, zarr_format=3, tables=("table",), folder="tabl
         "region_key": "region",
         "instance_key": "instance_id",
     }
-    settings = ad.settings.override(zarr_write_format=zarr_format)
-    with settings, warnings.catch_warnings(action="ignore"):
+    with (
+        warnings.catch_warnings(action="ignore"),
+        ad.settings.override(zarr_write_format=zarr_format),
+    ):
         for name in tables:
             cells = adata if name != "bins" else adata[:, :3].copy()
             cells.write_zarr(path / folder / name)
@@ -75,7 +76,7 @@ def test_the_modality_with_the_genes_of_the_model(
     mdata.write(query) if ending == ".h5mu" else mdata.write_zarr(query)
     arguments = ["annotate", query, "--model", model_folder, "--no-report"]
     assert run(*arguments, "-o", output, "--obs-out", tmp_path / "l.csv").code == 0
-    read = mudata.read_h5mu if ending == ".h5mu" else mudata.read_zarr
+    read = read_h5mu if ending == ".h5mu" else read_zarr
     annotated = read(output)
     assert list(annotated["rna"].obs[LABELS]) == labels
     assert (annotated["rna"].X != mdata["rna"].X).nnz == 0
@@ -104,7 +105,7 @@ def test_modalities_in_memory_and_in_parts(
     mdata.write(query)
     arguments = ["annotate", query, "--model", model_folder, "-o", output, *options]
     assert run(*arguments).code == 0
-    annotated = mudata.read_h5mu(output)
+    annotated = read_h5mu(output)
     assert list(annotated["rna"].obs[LABELS]) == labels
     assert annotated["protein"].shape == mdata["protein"].shape
 
@@ -263,15 +264,15 @@ def test_raw_is_named_and_read_where_x_is_scaled(
         with h5py.File(query, "r+") as file:
             for name in ("encoding-type", "encoding-version"):
                 del file.attrs[name]
-            table = file["raw/var"]
-            names = table[table.attrs["_index"]][:]
-            del file["raw/var"]
+            raw = file["raw"]
+            names = ad.io.read_elem(raw["var"]).index
+            del raw["var"]
             numbers = [str(i) for i in range(len(names))]
-            ad.io.write_elem(file, "raw/var", pd.DataFrame(index=numbers))
-            file["raw/var"].move("_index", "number")
-            file["raw/var"].attrs["_index"] = "number"
-            ad.io.write_elem(file, "raw/var/_index", names.astype(object))
-            file["raw/var"].attrs["column-order"] = np.array(["_index"], dtype=object)
+            ad.io.write_elem(raw, "var", pd.DataFrame(index=numbers))
+            raw["var"].move("_index", "number")
+            raw["var"].attrs["_index"] = "number"
+            ad.io.write_elem(raw["var"], "_index", names.to_numpy(dtype=object))
+            raw["var"].attrs["column-order"] = np.array(["_index"], dtype=object)
     arguments = ["annotate", query, "--model", model_folder, "-o", output]
     assert "--use-raw" in run(*arguments).err
     assert run(*arguments, "--use-raw", "--no-report").code == 0

@@ -410,9 +410,9 @@ def _make_registry(
     """Registry that ``setup_anndata`` would have made from the project's reference."""
     # The smallest AnnData with the project's genes, labels and mask: two cells a label.
     codes = np.repeat(np.arange(len(project.labels)), 2)
-    # Cells that are all equal would be refused.
+    # Counts, whose scale needs no guess; cells that are all equal would be refused.
     first_gene = (
-        np.linspace(1.25, 1.75, len(codes)),
+        np.arange(1, len(codes) + 1),
         (np.arange(len(codes)), np.zeros(len(codes), int)),
     )
     reference = AnnData(
