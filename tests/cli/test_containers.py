@@ -62,6 +62,8 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::zarr.errors.ZarrUserWarning",
     "ignore:Consolidated",
     "ignore:Writing zarr v2",
+    # mudata asks for a setting that anndata 0.13 is about to remove.
+    "ignore:This setting will be removed:DeprecationWarning",
 )
 
 
