@@ -145,6 +145,10 @@ def transformed(adata: AnnData, name: str) -> AnnData:
     return cells
 
 
+# What is said of a query's scale, and of a reference's.
+WORDS_OF_WARNINGS = ("another scale", "do not tell how they were made")
+
+
 class LogLines(logging.Handler):
     """Lines that are logged as warnings."""
 
@@ -179,8 +183,9 @@ def react(act: Callable[[], Any]) -> Reaction:
     finally:
         logger.removeHandler(handler)
     for warning in caught:
-        if "another scale" in str(warning.message):
-            return Reaction(result, "warned", str(warning.message))
+        message = str(warning.message)
+        if any(words in message for words in WORDS_OF_WARNINGS):
+            return Reaction(result, "warned", message)
     if handler.lines:
         return Reaction(result, "rescaled", handler.lines[0])
     return Reaction(result, "taken", "")

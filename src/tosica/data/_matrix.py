@@ -81,6 +81,14 @@ class ExpressionSource:
         return CellMatrix(self.data, layer=self.layer, use_raw=self.use_raw)  # type: ignore[arg-type]
 
 
+def check_layer(layer: str | None, *, use_raw: bool) -> None:
+    """Refuse a layer beside ``raw``."""
+    if layer is not None and use_raw:
+        raise ValueError(
+            f"Give either layer or {parameter('use_raw', True)}, not both."
+        )
+
+
 class CellMatrix:
     """The rows of one matrix of an AnnData: ``X``, a layer, or ``raw``.
 
@@ -133,10 +141,7 @@ class CellMatrix:
         normalization: Normalization | None = None,
     ) -> None:
         ANNDATA.check(name, adata)
-        if layer is not None and use_raw:
-            raise ValueError(
-                f"Give either layer or {parameter('use_raw', True)}, not both."
-            )
+        check_layer(layer, use_raw=use_raw)
         self.adata = adata
         self.name = name
         self.n_obs: int = adata.n_obs

@@ -243,13 +243,10 @@ class InferenceMixin(SetupMixin):
             confident_codes, confident_probability = self._confident_answers(
                 hierarchy, cells, confidence
             )
-        # A model of several modalities names them.
-        modality_names = [modality.name for modality in self.modalities]
-        modalities = None
-        mask_source = str(self.modalities[0].mask.get("source", ""))
-        if modality_names[0] is not None:
-            modalities = [str(modality_names[i]) for i in self.tokens.modality[tokens]]
-            mask_source = ""
+        modalities = self._modalities_of_tokens(tokens)
+        mask_source = ""
+        if modalities is None:
+            mask_source = str(self.modalities[0].mask.get("source", ""))
         n_missing_genes = 0
         if query.measured is not None:
             n_missing_genes = int((~query.measured).sum())
@@ -290,6 +287,13 @@ class InferenceMixin(SetupMixin):
             confident_codes=confident_codes,
             confident_probability=confident_probability,
         )
+
+    def _modalities_of_tokens(self, tokens: NDArray[np.integer]) -> list[str] | None:
+        """Name the modality of each token, ``(n_tokens,)``, in a model of several."""
+        names = [modality.name for modality in self.modalities]
+        if names[0] is None:
+            return None
+        return [str(names[i]) for i in self.tokens.modality[tokens]]
 
     def _confident_answers(
         self, hierarchy: LabelHierarchy, cells: CellOutputs, confidence: float

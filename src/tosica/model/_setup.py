@@ -347,22 +347,9 @@ class SetupMixin(BaseModelClass):
             source_fields = kwargs["source_registry"]["field_registries"]
         fields: list[BaseAnnDataField] = []
         for role, name in roles.items():
-            x_key, mask_key = field_keys(role, name)
-            genes = None
-            if x_key in source_fields:
-                state = source_fields[x_key]["state_registry"]
-                genes = state.get(ExpressionField.COLUMN_NAMES_KEY)
-            expression = _wrap(ExpressionField, data, name)(
-                x_key,
-                layers.get(name),
-                name=place_of(name),
-                kind=MODALITY_KINDS[role],
-                genes=genes,
+            fields += _fields_of_modality(
+                data, role, name, layers.get(name), arguments["mask_key"], source_fields
             )
-            mask = _wrap(MaskField, data, name)(
-                mask_key, arguments["mask_key"], name=place_of(name)
-            )
-            fields += [expression, mask]
         # All are checked before the first one writes to the reference.
         for field in fields:
             field.validate_field(data)
@@ -385,18 +372,7 @@ class SetupMixin(BaseModelClass):
             is_new=not source_fields,
         )
         labels.validate_field(data)
-        batch_key = arguments["batch_key"]
-        batch_modality = None
-        if batch_key is not None:
-            batch_modality = _find_column(data, batch_key, "batch_key", roles.values())
-            obs = _obs_of(data, batch_modality)
-            if obs[batch_key].isna().any():
-                raise ValueError(
-                    f"{place_of(batch_modality, data)}.obs[{batch_key!r}] has cells without a batch (NaN)."
-                )
-        batches = _wrap(CategoricalObsField, data, batch_modality)(
-            REGISTRY_KEYS.BATCH_KEY, batch_key
-        )
+        batches = _batch_field(data, arguments["batch_key"], roles)
         # Cells were compared above, for the modalities that are used.
         checks = AnnDataManagerValidationCheck(check_fully_paired_mudata=False)
         manager = AnnDataManager(
@@ -635,6 +611,43 @@ def _wrap(
     if isinstance(data, AnnData):
         return field_cls
     return partial(MuDataWrapper(field_cls), mod_key=name)
+
+
+def _fields_of_modality(
+    data: AnnData | MuData,
+    role: str,
+    name: str | None,
+    layer: str | None,
+    mask_key: str,
+    source_fields: Mapping[str, Any],
+) -> list[BaseAnnDataField]:
+    """Make the fields of a modality: its expression, with the genes of a source registry, and its mask."""
+    x_key, mask_field_key = field_keys(role, name)
+    genes = None
+    if x_key in source_fields:
+        state = source_fields[x_key]["state_registry"]
+        genes = state.get(ExpressionField.COLUMN_NAMES_KEY)
+    expression = _wrap(ExpressionField, data, name)(
+        x_key, layer, name=place_of(name), kind=MODALITY_KINDS[role], genes=genes
+    )
+    mask = _wrap(MaskField, data, name)(mask_field_key, mask_key, name=place_of(name))
+    return [expression, mask]
+
+
+def _batch_field(
+    data: AnnData | MuData, batch_key: str | None, roles: Mapping[str, str | None]
+) -> BaseAnnDataField:
+    """Make the field of the batches; refuse cells without one."""
+    modality = None
+    if batch_key is not None:
+        modality = _find_column(data, batch_key, "batch_key", roles.values())
+        if _obs_of(data, modality)[batch_key].isna().any():
+            raise ValueError(
+                f"{place_of(modality, data)}.obs[{batch_key!r}] has cells without a batch (NaN)."
+            )
+    return _wrap(CategoricalObsField, data, modality)(
+        REGISTRY_KEYS.BATCH_KEY, batch_key
+    )
 
 
 def _obs_of(data: AnnData | MuData, name: str | None) -> pd.DataFrame:

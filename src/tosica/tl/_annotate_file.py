@@ -15,8 +15,9 @@ from tosica._files import check_output
 from tosica._obs import file_columns
 from tosica._progress import progress
 from tosica._settings import logger
-from tosica._text import format_thousands, parameter
+from tosica._text import format_thousands
 from tosica.data import find_genes
+from tosica.data._matrix import check_layer
 from tosica.io._containers import choose_group
 from tosica.io._errors import ReadError, explain_damage
 from tosica.io._kinds import ON_DISK, kind_of
@@ -87,8 +88,7 @@ def annotate(
     >>> bool((copy.obs["tosica_prediction"] == query.obs["tosica_prediction"]).all())
     True
     """
-    loaded = model if isinstance(model, TOSICA) else TOSICA.load(os.fspath(model))
-    return loaded.annotate(adata, **kwargs)
+    return _load_model(model).annotate(adata, **kwargs)
 
 
 @validate_params(
@@ -205,22 +205,19 @@ def annotate_file(
     ...     anndata.read_h5ad(output).obsm["X_tosica"].shape
     (175, 63)
     """
-    if layer is not None and use_raw:
-        raise ValueError(
-            f"Give either layer or {parameter('use_raw', True)}, not both."
-        )
+    check_layer(layer, use_raw=use_raw)
     source = os.fspath(path)
-    if not isinstance(model, TOSICA):
-        model = TOSICA.load(os.fspath(model))
-    if labels is not None:
-        model = model.subset(labels)
+    model = _load_model(model, labels)
     group = find_cells(source, model, modality or table)
     target = _check_target(output, source, group, overwrite=overwrite)
     if probabilities:
         file_columns(model.labels, "the model")
-    default_layer = model.modalities[0].layer
     store = Store(
-        source, group, layer=layer, use_raw=use_raw, default_layer=default_layer
+        source,
+        group,
+        layer=layer,
+        use_raw=use_raw,
+        default_layer=model.modalities[0].layer,
     )
     plan = Plan(
         path=_absolute(source),
@@ -239,9 +236,7 @@ def annotate_file(
     annotator = PartAnnotator(plan, folder, store, model, batch_size)
     sample_result = annotator.infer_sample()
     warn_of_cutoff(cutoff, len(model.labels))
-    if overwrite:
-        shutil.rmtree(folder, ignore_errors=True)
-    plan.begin(folder, model)
+    _begin_parts(plan, folder, model, overwrite=overwrite)
     _annotate_parts(
         annotator, plan, folder, client, batch_size, show_progress=enable_progress_bar
     )
@@ -256,11 +251,18 @@ def annotate_file(
         include_x=include_x,
     )
     shutil.rmtree(folder, ignore_errors=True)
-    logger.info(
-        "annotate_file: wrote %s annotated cells to %s",
-        format_thousands(plan.n_obs),
-        target,
-    )
+    n_cells = format_thousands(plan.n_obs)
+    logger.info(f"annotate_file: wrote {n_cells} annotated cells to {target}")
+
+
+def _load_model(
+    model: TOSICA | str | os.PathLike[str], labels: str | Iterable[str] | None = None
+) -> TOSICA:
+    """Load a model if it is not one, and take the labels that can occur."""
+    loaded = model if isinstance(model, TOSICA) else TOSICA.load(os.fspath(model))
+    if labels is None:
+        return loaded
+    return loaded.subset(labels)
 
 
 def _absolute(source: str) -> str:
@@ -309,6 +311,13 @@ def _check_target(
         )
     check_output(target, overwrite=overwrite)
     return target
+
+
+def _begin_parts(plan: Plan, folder: Path, model: TOSICA, *, overwrite: bool) -> None:
+    """Make the folder of the parts, or go on with that of an earlier call."""
+    if overwrite:
+        shutil.rmtree(folder, ignore_errors=True)
+    plan.begin(folder, model)
 
 
 def _annotate_parts(

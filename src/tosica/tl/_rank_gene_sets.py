@@ -647,14 +647,7 @@ def correlate_gene_sets(
     samples = None
     if sample_key is not None:
         samples = read_groups(adata, sample_key, name="sample_key")
-    is_finite = np.isfinite(numbers)
-    if not is_finite.any():
-        raise ValueError(f"adata.obs[{obs_key!r}] has no value in any cell.")
-    if not is_finite.all():
-        n_missing = f"{(~is_finite).sum()} of {len(is_finite)} cells"
-        warn_user(
-            f"adata.obs[{obs_key!r}] is missing or infinite in {n_missing}, which were left out."
-        )
+    is_finite = _finite_cells(numbers, obs_key)
     tables: list[pd.DataFrame] = []
     left_out: list[str] = []
     for name in ["all"] if groups is None else groups.categories:
@@ -704,6 +697,19 @@ def correlate_gene_sets(
         key_added,
     )
     return result if copy else None
+
+
+def _finite_cells(numbers: NDArray[np.float64], obs_key: str) -> NDArray[np.bool_]:
+    """Tell which cells have a number; warn of the others."""
+    is_finite = np.isfinite(numbers)
+    if not is_finite.any():
+        raise ValueError(f"adata.obs[{obs_key!r}] has no value in any cell.")
+    if not is_finite.all():
+        n_missing = f"{(~is_finite).sum()} of {len(is_finite)} cells"
+        warn_user(
+            f"adata.obs[{obs_key!r}] is missing or infinite in {n_missing}, which were left out."
+        )
+    return is_finite
 
 
 def _numbers(adata: AnnData, obs_key: str) -> NDArray[np.float64]:
