@@ -112,7 +112,7 @@ def page(name: str, folder: Path) -> str:
 
 def _fill(paragraph: str) -> str:
     """Fill a paragraph, without breaking code or numbers; leave tables and headings."""
-    if not re.match(r"[A-Za-z0-9(]|\*\w", paragraph):
+    if not re.match(r"[A-Za-z0-9(]|\*\w|`\w", paragraph):
         return paragraph
     protected = re.sub(
         r"`[^`]*`|\d (?=\d{3})",

@@ -83,11 +83,7 @@ def versions(*packages: str) -> dict[str, str]:
 def version_lines(result: dict[str, Any]) -> list[str]:
     """Last line of a section: date and version of tosica."""
     measured = result["versions"]
-    return [
-        f"*Measured on {measured['date']} with tosica {measured['tosica']}; "
-        "the JSON file has all versions.*",
-        "",
-    ]
+    return [f"*{measured['date']}, tosica {measured['tosica']}*", ""]
 
 
 def load(folder: Path, name: str) -> dict[str, Any]:

@@ -155,9 +155,9 @@ def report(result: dict[str, Any]) -> str:
     lines = [
         "# Batches of the reference",
         "",
-        "Written by `python -m benchmarks.batches`, one seed. The table has shares of cells with the right label.",
-        "In the first task, each label of one batch in turn is left out of the reference, and its cells are the",
-        "query. In the others, every batch has every type.",
+        "`python -m benchmarks.batches`, one seed: shares of cells with the right label. In the first task, each",
+        "label of one batch in turn is left out of the reference, and its cells are the query. In the others,",
+        "every batch has every type.",
         "",
     ]
     shares = runs.groupby(["method", "task"])["right"].mean()
@@ -171,11 +171,9 @@ def report(result: dict[str, Any]) -> str:
     if len(scores):
         scores = scores[["Batch correction", "Bio conservation", "Total"]]
         lines += [
-            "Scores of embeddings by scib-metrics, where 1 is best. The data are Kang, both conditions. Half of",
-            "the cells",
+            "Scores of embeddings by scib-metrics, where 1 is best, on Kang, both conditions. Half of the cells",
             "are tosica's reference, and embeddings of the other half are scored. PCA, Harmony and scVI use all",
-            "cells and",
-            "no labels; tosica knows the labels, which raises its bio conservation.",
+            "cells and no labels; tosica knows the labels, which raises its bio conservation.",
             "",
             *table(
                 ["", *scores.columns],

@@ -234,18 +234,14 @@ def report(result: dict[str, Any]) -> str:
     lines = [
         "# RNA and protein",
         "",
-        f"Written by `python -m benchmarks.cite_seq`, from {len(runs)} runs: "
+        f"`python -m benchmarks.cite_seq`: macro-F1 in percent of {len(runs)} runs, "
         f"{scores['split'].nunique()} stratified halves of `{settings['data']}` times "
-        f"{scores['seed'].nunique()} seeds. One half is the reference, the other the query. Labels",
+        f"{scores['seed'].nunique()} seeds (mean ± standard deviation), and the difference to the model of RNA in the "
+        "same run (mean ± standard error). Labels",
         f"are `{settings['labels_key']}`, clusters of the antibodies. The models have genes in at "
         f"least {settings['min_share']:.0%} of the",
-        f"reference's cells, the {settings['max_gene_sets']} largest sets of `human_gobp` and "
-        "modules of the genes in none of them. They are",
+        f"reference's cells, the {settings['max_gene_sets']} largest sets of `human_gobp` and modules, and are "
         f"trained with minibatches of {settings['batch_size']} cells and {length}.",
-        "",
-        "The table has macro-F1 in percent (mean ± standard deviation) and the difference to the "
-        "model of RNA in the same run (mean ±",
-        "standard error):",
         "",
         *table(["", "macro-F1", "difference to the model of RNA", "better in"], rows),
         "",

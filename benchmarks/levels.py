@@ -126,9 +126,9 @@ def report(result: dict[str, Any]) -> str:
         [
             "# Labels of two levels",
             "",
-            "Written by `python -m benchmarks.levels`. A model of two columns, `labels_key=[broad, fine]`, beside a",
-            "model of each column alone: accuracy and its difference in points, means over seeds, and the share of",
-            "cells whose fine label is not of their broad one. Broad labels of the mouse are kinds of tissue.",
+            "`python -m benchmarks.levels`. A model of `labels_key=[broad, fine]`, beside a model of each column",
+            "alone: accuracy, its difference in points, and the share of cells whose fine label is not of their",
+            "broad one. Broad labels of the mouse are kinds of tissue.",
             "",
             *table(head, rows),
             "",

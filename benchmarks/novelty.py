@@ -269,24 +269,21 @@ def report(result: dict[str, Any]) -> str:
     lines = [
         "# Types that the reference lacks",
         "",
-        "Written by `python -m benchmarks.novelty`. Types in turn are left out of a reference, half of a batch; the",
-        "queries are the other half and another batch, with 4, 20 or all cells of the type. Means over types, numbers",
-        f"of cells and {runs['seed'].nunique()} splits: the AUROC of new cells against all others (0.5 is chance), and",
-        f"the shares of known and of new cells with a p-value of `tl.novelty` up to {LEVEL}, and of `annotate`, whose",
-        "score is of each cell alone, while `tl.novelty` takes off what the query has in common. Mahalanobis has",
-        f"{N_COMPONENTS} principal components. What the score adds up was chosen on split 0 of these data, except for",
-        f"the mouse. Models are small: 50 gene sets of {N_GENES} genes, at most {MAX_CELLS} cells of a label, and",
-        f"trained for {result['max_epochs']} epochs.",
+        "`python -m benchmarks.novelty`. Types in turn are left out of a reference, half of a batch; the queries",
+        "are the other half and, with an arrow, another batch, with 4, 20 or all cells of the type. Means over",
+        f"types, numbers of cells and {runs['seed'].nunique()} splits: AUROC of new cells against all others (0.5",
+        f"is chance), and the shares of known and of new cells with a p-value of `tl.novelty` up to {LEVEL}, and",
+        f"of `annotate`. Mahalanobis has {N_COMPONENTS} principal components. What the score adds up was chosen on",
+        f"split 0 of these data, except for the mouse. Models are small: 50 gene sets of {N_GENES} genes, at most",
+        f"{MAX_CELLS} cells of a label, and {result['max_epochs']} epochs.",
         "",
         *(
             f"In the {title} `tl.novelty` has {query_means['novelty'][name]:.2f} on average, "
             f"and the best of the others in each task {query_means['best'][name]:.2f}."
             for name, title in QUERIES.items()
         ),
-        f"It is furthest below another score in {worst} ({gaps.min():.2f}). Without an arrow,",
-        "the query is of the reference's batch. At most",
-        f"{most_false:.0f} % of the known cells of a task have a small p-value, but most new cells have none: rank",
-        "cells by the score.",
+        f"It is furthest below another score in {worst} ({gaps.min():.2f}). At most {most_false:.0f} % of the",
+        "known cells of a task have a small p-value, but most new cells have none: rank cells by the score.",
         "",
         *table(["reference → query", *SCORES.values(), *SMALL.values()], rows),
         "",

@@ -35,11 +35,11 @@ from tosica._text import format_thousands
 ANNOTATE = ("memory", "h5ad", "zarr", "dask1", "dask2")
 TRAIN = ("memory", "h5ad", "zarr")
 NAMES = {
-    "memory": "in memory",
-    "h5ad": "from `.h5ad`",
-    "zarr": "from Zarr",
-    "dask1": "from Zarr, one Dask worker of one thread",
-    "dask2": "from Zarr, two Dask workers of one thread",
+    "memory": "memory",
+    "h5ad": "`.h5ad`",
+    "zarr": "Zarr",
+    "dask1": "Zarr, 1 Dask worker",
+    "dask2": "Zarr, 2 Dask workers",
 }
 # Cells that are annotated, and minibatches that are trained on, of files that have more.
 _MEASURED = 100_000
@@ -160,12 +160,11 @@ def report(result: dict[str, Any]) -> str:
     lines = [
         "# Large data",
         "",
-        f"Written by `python -m benchmarks.scale` on {result['processors']} processors. The cells are made "
-        "up: counts of 3 000 genes, 13 labels.",
-        "The model has all defaults. Each measurement is a process of its own, the median of "
-        f"{result['repeats']}. Of files",
-        f"with more cells, some {format_thousands(result['measured'])} are annotated in memory and "
-        f"{result['batches']} minibatches of 64 cells are trained on.",
+        f"`python -m benchmarks.scale` on {result['processors']} processors, with made-up counts of 3 000 genes",
+        f"and 13 labels. Each measurement is a process of its own, the median of {result['repeats']}. Of files",
+        f"with more cells, some {format_thousands(result['measured'])} are annotated in memory and",
+        f"{result['batches']} minibatches of 64 cells are trained on. Memory is that of one process; with Dask, of",
+        "the largest worker, of one thread.",
         *([result["note"]] if result.get("note") else []),
         "",
     ]
@@ -179,7 +178,6 @@ def report(result: dict[str, Any]) -> str:
                 rows.append(row)
         head = ["cells in the file", "read", "cells per second", "peak memory, MB"]
         lines += [*table(head, rows), ""]
-    lines += ["Memory is that of one process; with workers, of the largest one.", ""]
     if result.get("whole"):
         lines += [*_complete_file(result["whole"]), ""]
     disk = result["disk_bytes"]
@@ -198,7 +196,6 @@ _TITLES = {"annotate": "## Annotation", "train": "## Training"}
 
 def _complete_file(measured: dict[str, Any]) -> list[str]:
     """Lines on a file that was annotated and trained on as a whole."""
-    moments = ", ".join(f"{moment:.0f}" for moment in measured["kills"]["moments"])
     n_trained = format_thousands(measured["train"]["cells"])
     titles = {
         "annotate": "annotate, from Zarr to Zarr",
@@ -216,10 +213,8 @@ def _complete_file(measured: dict[str, Any]) -> list[str]:
         "",
         *table(head, rows),
         "",
-        "Everything of the training is also labels that are checked, the linear branch and calibration; cells per",
-        "second are those of the network. A second annotation was killed by SIGKILL",
-        f"{len(measured['kills']['moments'])} times, {moments} seconds after each start, and begun "
-        f"again each time: its output has {same}.",
+        "Cells per second of the training are those of the network. A second annotation was killed by SIGKILL",
+        f"{len(measured['kills']['moments'])} times and begun again: its output has {same}.",
     ]
 
 

@@ -77,13 +77,16 @@ def report(result: dict[str, Any]) -> str:
     runs = pd.DataFrame(result["runs"])
     means = runs.groupby(["case", "commit"], sort=False).mean(numeric_only=True)
     n_seeds = runs.groupby(["case", "commit"])["seed"].count()
+    has_other_commits = runs["commit"].nunique() > 1
     rows = []
     for case, (title, *_) in CASES.items():
         for name, commit in means.index:
             if name != case:
                 continue
             measured = means.loc[(case, commit)]
-            row = [title, commit, n_seeds[case, commit]]
+            row = [title, n_seeds[case, commit]]
+            if has_other_commits:
+                row.insert(1, commit)
             for work in WORKS:
                 seconds = measured[work]
                 row.append("" if pd.isna(seconds) else f"{seconds:.1f}")
@@ -92,7 +95,7 @@ def report(result: dict[str, Any]) -> str:
             rows.append(row)
     head = [
         "reference",
-        "commit",
+        *(["commit"] if has_other_commits else []),
         "seeds",
         "`build_mask`",
         "`TOSICA` and `train`",
@@ -106,9 +109,8 @@ def report(result: dict[str, Any]) -> str:
         [
             "# Small references",
             "",
-            "Written by `python -m benchmarks.speed`. Processor seconds of one thread, all defaults; the other cells",
-            "of the file are the query. Logistic regression is that of scikit-learn on all genes. Commits are named",
-            "beside that of today.",
+            "`python -m benchmarks.speed`. Processor seconds of one thread, all defaults; the other cells of the",
+            "file are the query. Logistic regression is that of scikit-learn on all genes.",
             "",
             *table(head, rows),
             "",
