@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
     from tosica.model._annotation import AnnotationMixin
 
-_TAGS = ("biology", "single-cell", "transcriptomics", "cell-type-annotation")
+_TAGS = (
+    "biology",
+    "genomics",
+    "single-cell",
+    "transcriptomics",
+    "cell-type-annotation",
+)
 _ADDRESS = re.compile(r"(https?://[\w./%?=&;,:+#~-]*[\w/])", re.ASCII)
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#+!|~$&@])")
 _PAGE = """\
@@ -121,13 +127,11 @@ def make_card(
     tissues = [tissue] if isinstance(tissue, str) else tissue
     tissues = [one_line(name) for name in tissues]
     organism = one_line(organism or _organism_of(model))
-    tags = [*_TAGS, *(f"tissue:{name}" for name in tissues)]
-    subject = [*tissues]
-    if organism:
-        tags.insert(len(_TAGS), organism)
-        subject.append(organism)
+    subject = [*tissues, organism] if organism else tissues
     metadata = import_client().ModelCardData(
-        library_name="tosica", license=license.lower(), tags=tags
+        library_name="tosica",
+        license=license.lower(),
+        tags=_tags(model, organism, tissues),
     )
     facts: dict[str, str | None] = {
         "Tissue": ", ".join(tissues),
@@ -162,6 +166,20 @@ def make_card(
         labels=_table(labels),
         scores=scores,
     )
+
+
+def _tags(model: AnnotationMixin, organism: str, tissues: Iterable[str]) -> list[str]:
+    """List the tags that the hub finds a model by: the general ones, then those of scvi-hub."""
+    return [
+        *_TAGS,
+        *([organism] if organism else []),
+        f"model_cls_name:{type(model).__name__}",
+        f"tosica_version:{package_version('tosica')}",
+        f"anndata_version:{package_version('anndata')}",
+        *(f"modality:{modality.kind.role}" for modality in model.modalities),
+        *(f"tissue:{name}" for name in tissues),
+        "annotated:True",
+    ]
 
 
 def one_line(text: str) -> str:
