@@ -10,30 +10,19 @@ Examples in docstrings may use ``model`` and ``query``, which are ``pbmc_model``
 ``tests/_cells.py`` makes the data and the models.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re
 import sys
 import threading
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.doctest import DoctestItem
 from hypothesis import HealthCheck, settings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from _server import FileServer
-    from anndata import AnnData
-    from mudata import MuData
-
-    import tosica
 
 # Before torch is imported. Workers of pytest-xdist would otherwise wait for each other's threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -52,19 +41,19 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 SHARED = Path(__file__).resolve().parents[1] / "shared" / "data"
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     """Let workers take neighbors in a file, so that a file's fixtures are made once as a rule."""
     if getattr(config.option, "dist", "no") == "load":
         config.option.dist = "worksteal"
 
 
-def _cells() -> Any:
+def _cells():
     """Imported by the first test: the process that hands out tests to others needs no torch."""
     return import_module("_cells")
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup() -> None:
+def pytest_runtest_setup():
     """Small networks are fastest on one thread; scanpy's numba functions set more for torch too."""
     import torch
 
@@ -72,22 +61,20 @@ def pytest_runtest_setup() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _same_seed() -> Iterator[None]:
+def _same_seed():
     """Start every test from one seed, and leave none behind."""
     import scvi
 
-    before, flags = scvi.settings.seed, os.environ.get("XLA_FLAGS", "")
+    seed, flags = scvi.settings.seed, os.environ.get("XLA_FLAGS", "")
     scvi.settings.seed = 0
     yield
-    scvi.settings.seed = before
+    scvi.settings.seed = seed
     # scvi-tools makes this variable longer each time, until no process can be started with it.
     os.environ["XLA_FLAGS"] = flags
 
 
 @pytest.fixture(autouse=True)
-def _names_of_examples(
-    request: pytest.FixtureRequest, doctest_namespace: dict[str, Any]
-) -> None:
+def _names_of_examples(request, doctest_namespace):
     """Give an example that uses ``model`` or ``query`` without making it the trained model and its query."""
     if isinstance(request.node, DoctestItem):
         code = "".join(example.source for example in request.node.dtest.examples)
@@ -97,7 +84,7 @@ def _names_of_examples(
 
 
 @pytest.fixture(scope="session")
-def shared() -> Path:
+def shared():
     """Folder with the project's own test data, which only developers have."""
     if not SHARED.is_dir():
         pytest.skip("needs the developers' shared/data folder beside the checkout")
@@ -105,7 +92,7 @@ def shared() -> Path:
 
 
 @pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+def terminal(monkeypatch):
     """A terminal in the place of stderr, on which progress bars appear at once."""
     from tosica import _progress
 
@@ -123,89 +110,100 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 
 
 @pytest.fixture(scope="session")
-def _pbmc() -> tuple[AnnData, AnnData]:
+def _pbmc():
     return _cells().split_pbmc()
 
 
 @pytest.fixture
-def pbmc_ref() -> AnnData:
+def pbmc_ref():
     """525 log-normalised cells × 765 genes with ``bulk_labels`` and a mask of 30 gene sets."""
     return _cells().split_pbmc()[0].copy()
 
 
 @pytest.fixture
-def pbmc_query() -> AnnData:
+def pbmc_query():
     """The 175 other cells, without a mask."""
     return _cells().split_pbmc()[1].copy()
 
 
 @pytest.fixture(scope="session")
-def pbmc_model() -> tosica.TOSICA:
+def pbmc_model():
     """A trained model of the real cells."""
     return _cells().pbmc_model()
 
 
 @pytest.fixture
-def pbmc_annotated() -> AnnData:
+def pbmc_annotated():
     """The 175 other cells, as the model annotates them."""
     return _cells().annotated_pbmc().copy()
 
 
 @pytest.fixture(scope="session")
-def _toy() -> AnnData:
+def _toy():
     return _cells().toy_reference()
 
 
 @pytest.fixture
-def toy() -> AnnData:
+def toy():
     """90 cells × 30 genes of counts, labels ``kind``, batches ``donor``, a mask of 4 gene sets."""
     return _cells().toy_reference().copy()
 
 
 @pytest.fixture
-def toy_query() -> AnnData:
+def toy_query():
     """60 other cells of the same types, without a mask."""
     return _cells().make_toy(60, seed=1)
 
 
 @pytest.fixture(scope="session")
-def toy_model() -> tosica.TOSICA:
+def toy_model():
     """A model trained on counts until it is sure."""
     return _cells().toy_model()
 
 
 @pytest.fixture(scope="session")
-def network_model() -> tosica.TOSICA:
+def network_model():
     """A small model without linear branch."""
     return _cells().network_model()
 
 
 @pytest.fixture
-def cite() -> MuData:
+def save_and_load(tmp_path):
+    """Save a model, and load it without its reference."""
+
+    def reload(model):
+        model.save(tmp_path / "model")
+        return type(model).load(tmp_path / "model")
+
+    return reload
+
+
+@pytest.fixture
+def cite():
     """90 cells with genes, antibodies, the same labels and batches, and masks."""
     return _cells().cite_reference().copy()
 
 
 @pytest.fixture
-def cite_query() -> MuData:
+def cite_query():
     """60 other cells of the same types, without masks."""
     return _cells().make_cite(60, seed=1)
 
 
 @pytest.fixture(scope="session")
-def cite_model() -> tosica.TOSICA:
+def cite_model():
     """A model of both modalities."""
     return _cells().cite_model()
 
 
 @pytest.fixture(scope="session")
-def fast_plan() -> dict[str, float]:
+def fast_plan():
     """``plan_kwargs`` with which the small model learns in a few steps."""
     return _cells().FAST_PLAN
 
 
 @pytest.fixture(scope="session")
-def train() -> Callable[..., tosica.TOSICA]:
+def train():
     """Set up, build and train a small model on made-up counts."""
     return _cells().train_toy
 
@@ -214,7 +212,7 @@ def train() -> Callable[..., tosica.TOSICA]:
 
 
 @pytest.fixture
-def file_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+def file_server(monkeypatch):
     """A server on this machine without files."""
     from _server import FileServer
 
@@ -232,18 +230,31 @@ def file_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
 
 
 @pytest.fixture(scope="session")
-def contents() -> Callable[[AnnData], dict[str, Any]]:
+def contents():
     """Write an AnnData down, to be compared before and after."""
     return _cells().contents_of
 
 
 @pytest.fixture(scope="session")
-def new_keys() -> Callable[[dict[str, Any], dict[str, Any]], set[str]]:
+def unchanged(contents):
+    """Fail where a block changes an AnnData."""
+
+    @contextmanager
+    def watch(adata):
+        original = contents(adata)
+        yield
+        assert contents(adata) == original
+
+    return watch
+
+
+@pytest.fixture(scope="session")
+def new_keys():
     """What is new after a call; fails if anything that was there before changed or went."""
 
-    def compare(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
-        changed = [key for key in before if after.get(key) != before[key]]
+    def compare(original, current):
+        changed = [key for key in original if current.get(key) != original[key]]
         assert changed == []
-        return set(after) - set(before)
+        return set(current) - set(original)
 
     return compare

@@ -4,12 +4,9 @@ Each cached function is called once a process: what it returns is not to be chan
 width 4, 8 or 12 (``embed_dim / n_heads``), because attention is compiled for each width in some 9 s.
 """
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -21,10 +18,7 @@ from mudata import MuData
 from scipy.io import mmwrite
 
 import tosica
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+from tosica import TOSICA
 
 GENES = [f"G{i}" for i in range(30)]
 # Two names are a gene's and an antibody's.
@@ -39,8 +33,8 @@ TOY_SETS = {
 FAST_PLAN = {"lr": 1e-2, "warmup": 0.1, "gene_dropout": 0.1, "token_dropout": 0.0}
 
 
-def _fit(model: tosica.TOSICA, **train: Any) -> tosica.TOSICA:
-    model.train(**{"accelerator": "cpu", "enable_progress_bar": False, **train})
+def _fit(model, **train):
+    model.train(**{"accelerator": "cpu", **train})
     return model
 
 
@@ -48,40 +42,40 @@ def _fit(model: tosica.TOSICA, **train: Any) -> tosica.TOSICA:
 
 
 @cache
-def split_pbmc() -> tuple[AnnData, AnnData]:
+def split_pbmc():
     """525 log-normalised cells × 765 genes with a mask of 30 gene sets, and the 175 others."""
     adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
     tosica.pp.build_mask(adata, max_gene_sets=30)
-    held = np.zeros(adata.n_obs, dtype=bool)
-    held[np.argsort(adata.obs["bulk_labels"].cat.codes, kind="stable")[::4]] = True
-    reference = adata[~held].copy()
-    query = adata[held].copy()
+    is_query = np.zeros(adata.n_obs, dtype=bool)
+    is_query[np.argsort(adata.obs["bulk_labels"].cat.codes, kind="stable")[::4]] = True
+    reference = adata[~is_query].copy()
+    query = adata[is_query].copy()
     del query.varm["tosica_mask"], query.uns["tosica_mask"]
     return reference, query
 
 
 @cache
-def pbmc_model() -> tosica.TOSICA:
+def pbmc_model():
     """A model of the real cells."""
     reference = split_pbmc()[0].copy()
-    tosica.TOSICA.setup_anndata(reference, labels_key="bulk_labels", batch_key="phase")
+    TOSICA.setup_anndata(reference, labels_key="bulk_labels", batch_key="phase")
     scvi.settings.seed = 0
-    model = tosica.TOSICA(reference, embed_dim=16)
+    model = TOSICA(reference, embed_dim=16)
     return _fit(model, max_epochs=12, plan_kwargs={"lr": 1e-2})
 
 
 @cache
-def annotated_pbmc() -> AnnData:
+def annotated_pbmc():
     """The 175 other cells, as the model annotates them."""
     query = split_pbmc()[1].copy()
-    pbmc_model().annotate(query, enable_progress_bar=False)
+    pbmc_model().annotate(query)
     return query
 
 
 # --------------------------------------------------------------------------- made-up counts
 
 
-def _types(n_obs: int) -> tuple[np.ndarray, pd.DataFrame]:
+def _types(n_obs):
     """Three types, "a", "b" and "c", of two donors."""
     kind = np.arange(n_obs) % 3
     obs = pd.DataFrame(index=[f"cell{i}" for i in range(n_obs)])
@@ -90,7 +84,7 @@ def _types(n_obs: int) -> tuple[np.ndarray, pd.DataFrame]:
     return kind, obs
 
 
-def make_toy(n_obs: int = 90, *, seed: int = 0, n_genes: int = 30) -> AnnData:
+def make_toy(n_obs=90, *, seed=0, n_genes=30):
     """Counts of three types: each expresses eight genes of its own."""
     rng = np.random.default_rng(seed)
     kind, obs = _types(n_obs)
@@ -103,7 +97,7 @@ def make_toy(n_obs: int = 90, *, seed: int = 0, n_genes: int = 30) -> AnnData:
     return adata
 
 
-def add_full_tokens(adata: AnnData, n: int, key: str = "tosica_mask") -> None:
+def add_full_tokens(adata, n, key="tosica_mask"):
     """Add columns with every gene to a mask, as models of the original code have them."""
     mask = adata.varm[key]
     full = sp.csr_matrix(np.ones((adata.n_vars, n), dtype=bool))
@@ -115,31 +109,29 @@ def add_full_tokens(adata: AnnData, n: int, key: str = "tosica_mask") -> None:
 
 
 def train_toy(
-    adata: AnnData,
+    adata,
     *,
-    seed: int = 0,
-    setup: dict[str, Any] | None = None,
-    linear: bool = True,
-    modules: bool = True,
-    **train: Any,
-) -> tosica.TOSICA:
+    seed=0,
+    setup=None,
+    linear=True,
+    modules=True,
+    **train,
+):
     """Set up, build and train a model on counts as :func:`make_toy` makes them."""
-    tosica.TOSICA.setup_anndata(adata, labels_key="kind", **(setup or {}))
+    TOSICA.setup_anndata(adata, labels_key="kind", **(setup or {}))
     scvi.settings.seed = seed
-    model = tosica.TOSICA(
-        adata, embed_dim=16, n_heads=2, linear=linear, modules=modules
-    )
+    model = TOSICA(adata, embed_dim=16, n_heads=2, linear=linear, modules=modules)
     return _fit(model, **{"max_epochs": 3, "batch_size": 16, **train})
 
 
-def untrained(adata: AnnData, **setup: Any) -> tosica.TOSICA:
+def untrained(adata, **setup):
     """Set up and build a small model on counts as :func:`make_toy` makes them."""
-    tosica.TOSICA.setup_anndata(adata, labels_key="kind", **setup)
-    return tosica.TOSICA(adata, embed_dim=8, n_heads=2)
+    TOSICA.setup_anndata(adata, labels_key="kind", **setup)
+    return TOSICA(adata, embed_dim=8, n_heads=2)
 
 
 @cache
-def toy_reference() -> AnnData:
+def toy_reference():
     """90 cells × 30 genes with a mask of 4 gene sets."""
     adata = make_toy()
     tosica.pp.build_mask(adata, TOY_SETS)
@@ -147,18 +139,18 @@ def toy_reference() -> AnnData:
 
 
 @cache
-def toy_model() -> tosica.TOSICA:
+def toy_model():
     """A model trained on counts until it is sure."""
     return train_toy(toy_reference().copy(), max_epochs=15, plan_kwargs=FAST_PLAN)
 
 
 @cache
-def network_model() -> tosica.TOSICA:
+def network_model():
     """A small model without linear branch."""
     return train_toy(toy_reference().copy(), linear=False, plan_kwargs=FAST_PLAN)
 
 
-def make_cite(n_obs: int = 90, seed: int = 0) -> MuData:
+def make_cite(n_obs=90, seed=0):
     """Counts of three types in two modalities: each has genes and antibodies of its own."""
     rng = np.random.default_rng(seed)
     kind, obs = _types(n_obs)
@@ -167,31 +159,29 @@ def make_cite(n_obs: int = 90, seed: int = 0) -> MuData:
     for i in range(3):
         rna[kind == i, 8 * i : 8 * (i + 1)] = 4
         protein[kind == i, 3 * i : 3 * (i + 1)] = 60
-    parts = {}
+    modalities = {}
     for name, rate, names in (("rna", rna, GENES), ("protein", protein, PROTEINS)):
-        parts[name] = AnnData(
+        modalities[name] = AnnData(
             sp.csr_matrix(rng.poisson(rate).astype(np.float32)), obs=obs[[]]
         )
-        parts[name].var_names = names
-    mdata = MuData(parts)
+        modalities[name].var_names = names
+    mdata = MuData(modalities)
     mdata.obs[["kind", "donor"]] = obs
     return mdata
 
 
-def train_cite(
-    mdata: MuData, setup: dict[str, Any] | None = None, **train: Any
-) -> tosica.TOSICA:
+def train_cite(mdata, setup=None, **train):
     """Set up, build and train a model on counts as :func:`make_cite` makes them."""
-    tosica.TOSICA.setup_mudata(mdata, "kind", **(setup or {}))
+    TOSICA.setup_mudata(mdata, "kind", **(setup or {}))
     scvi.settings.seed = 0
-    model = tosica.TOSICA(mdata, embed_dim=16, n_heads=2)
+    model = TOSICA(mdata, embed_dim=16, n_heads=2)
     return _fit(
         model, **{"max_epochs": 20, "batch_size": 16, "plan_kwargs": FAST_PLAN, **train}
     )
 
 
 @cache
-def cite_reference() -> MuData:
+def cite_reference():
     """90 cells with genes, antibodies and masks."""
     mdata = make_cite()
     tosica.pp.build_mask(mdata, TOY_SETS)
@@ -199,7 +189,7 @@ def cite_reference() -> MuData:
 
 
 @cache
-def cite_model() -> tosica.TOSICA:
+def cite_model():
     """A model of both modalities."""
     return train_cite(cite_reference().copy(), {"batch_key": "donor"})
 
@@ -207,7 +197,7 @@ def cite_model() -> tosica.TOSICA:
 # --------------------------------------------------------------------------- comparing
 
 
-def flat(value: Any, path: str, out: dict[str, Any]) -> None:
+def flat(value, path, out):
     """Write down a value of an AnnData so that ``==`` compares types, shapes and bytes."""
     if isinstance(value, Mapping):
         for key, item in value.items():
@@ -221,12 +211,12 @@ def flat(value: Any, path: str, out: dict[str, Any]) -> None:
         ordered = value.cat.ordered if hasattr(value, "cat") else None
         out[path] = (str(value.dtype), categories, ordered, repr(value.tolist()))
     elif sp.issparse(value):
-        parts = (value.data, value.indices, value.indptr)
+        arrays = (value.data, value.indices, value.indptr)
         out[path] = (
             value.format,
             str(value.dtype),
             value.shape,
-            *(p.tobytes() for p in parts),
+            *(p.tobytes() for p in arrays),
         )
     elif hasattr(value, "to_memory"):
         flat(value.to_memory(), path, out)
@@ -234,15 +224,15 @@ def flat(value: Any, path: str, out: dict[str, Any]) -> None:
         array = np.asarray(
             value if isinstance(value, np.ndarray | np.generic) else value[()]
         )
-        held = repr(array.tolist()) if array.dtype.hasobject else array.tobytes()
-        out[path] = (str(array.dtype), array.shape, held)
+        content = repr(array.tolist()) if array.dtype.hasobject else array.tobytes()
+        out[path] = (str(array.dtype), array.shape, content)
     else:
         out[path] = (type(value).__name__, repr(value))
 
 
-def contents_of(adata: AnnData) -> dict[str, Any]:
+def contents_of(adata):
     """Everything in an AnnData by its place, such as ``obs/kind`` or ``uns/tosica_mask/source``."""
-    out: dict[str, Any] = {}
+    out = {}
     if adata.n_vars and adata.n_obs:
         flat(adata.X, "X", out)
     for name in ("obs", "var", "layers", "obsm", "varm", "obsp", "varp", "uns"):
@@ -256,9 +246,7 @@ def contents_of(adata: AnnData) -> dict[str, Any]:
 # --------------------------------------------------------------------------- files
 
 
-def write_10x_mtx(
-    adata: AnnData, folder: Path, names: Sequence[str], prefix: str = ""
-) -> None:
+def write_10x_mtx(adata, folder, names, prefix=""):
     """Write the folder that Cell Ranger writes, with genes of these names."""
     folder.mkdir(exist_ok=True)
     features = [f"ENSG{i}\t{name}\tGene Expression" for i, name in enumerate(names)]

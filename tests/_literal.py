@@ -5,17 +5,8 @@ goes through every block, attention is a written-out ``(P+1) x (P+1)`` matrix, a
 multiplies these matrices whole. Tests hold the fast module against it.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import torch
 from torch import nn
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
 
 LAYER_NORM_EPS = 1e-6
 
@@ -31,9 +22,7 @@ class MaskedEmbedding(nn.Module):
     that were trained that way mean nothing.
     """
 
-    def __init__(
-        self, mask: torch.Tensor, embed_dim: int, scrambled_tokens: bool
-    ) -> None:
+    def __init__(self, mask, embed_dim, scrambled_tokens):
         super().__init__()
         n_genes, self.n_tokens = mask.shape
         self.embed_dim = embed_dim
@@ -48,7 +37,7 @@ class MaskedEmbedding(nn.Module):
             torch.empty(self.n_tokens * embed_dim).uniform_(-bound, bound)
         )
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         flat = x @ (self.weight * self.mask) + self.bias
         if self.scrambled_tokens:
             return flat.reshape(len(x), self.embed_dim, self.n_tokens).transpose(1, 2)
@@ -58,14 +47,14 @@ class MaskedEmbedding(nn.Module):
 class SelfAttention(nn.Module):
     """Multi-head self-attention that also hands out its weights, (n, H, T, T)."""
 
-    def __init__(self, dim: int, n_heads: int) -> None:
+    def __init__(self, dim, n_heads):
         super().__init__()
         self.n_heads = n_heads
         self.head_dim = dim // n_heads
         self.qkv = nn.Linear(dim, 3 * dim)
         self.proj = nn.Linear(dim, dim)
 
-    def forward(self, t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, t):
         by_head = self.qkv(t).unflatten(-1, (3, self.n_heads, self.head_dim))
         query, key, value = by_head.permute(2, 0, 3, 1, 4)
         scores = query @ key.transpose(-1, -2) * self.head_dim**-0.5
@@ -77,32 +66,32 @@ class SelfAttention(nn.Module):
 class Mlp(nn.Module):
     """Two linear layers with an exact GELU between them."""
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim):
         super().__init__()
         self.fc1 = nn.Linear(dim, 4 * dim)
         self.fc2 = nn.Linear(4 * dim, dim)
 
-    def forward(self, t: torch.Tensor) -> torch.Tensor:
+    def forward(self, t):
         return self.fc2(nn.functional.gelu(self.fc1(t)))
 
 
 class Block(nn.Module):
     """Pre-norm Transformer block."""
 
-    def __init__(self, dim: int, n_heads: int) -> None:
+    def __init__(self, dim, n_heads):
         super().__init__()
         self.norm1 = nn.LayerNorm(dim, eps=LAYER_NORM_EPS)
         self.attn = SelfAttention(dim, n_heads)
         self.norm2 = nn.LayerNorm(dim, eps=LAYER_NORM_EPS)
         self.mlp = Mlp(dim)
 
-    def forward(self, t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, t):
         branch, weights = self.attn(self.norm1(t))
         t = t + branch
         return t + self.mlp(self.norm2(t)), weights
 
 
-def rollout(attentions: Sequence[torch.Tensor]) -> torch.Tensor:
+def rollout(attentions):
     """Attention rollout, first layer first: L tensors (n, H, T, T) to one (n, T, T)."""
     joint = torch.eye(attentions[0].shape[-1], dtype=attentions[0].dtype)
     for weights in attentions:
@@ -126,14 +115,14 @@ class LiteralTOSICA(nn.Module):
 
     def __init__(
         self,
-        mask: np.ndarray | torch.Tensor,
-        n_labels: int,
+        mask,
+        n_labels,
         *,
-        embed_dim: int = 48,
-        n_heads: int = 4,
-        n_layers: int = 2,
-        scrambled_tokens: bool = False,
-    ) -> None:
+        embed_dim=48,
+        n_heads=4,
+        n_layers=2,
+        scrambled_tokens=False,
+    ):
         super().__init__()
         mask = torch.as_tensor(mask).to(torch.get_default_dtype())
         self.embedding = MaskedEmbedding(mask, embed_dim, scrambled_tokens)
@@ -142,9 +131,7 @@ class LiteralTOSICA(nn.Module):
         self.norm = nn.LayerNorm(embed_dim, eps=LAYER_NORM_EPS)
         self.head = nn.Linear(embed_dim, n_labels)
 
-    def forward(
-        self, x: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def forward(self, x):
         """Cells x (n, G) to latent (n, d), logits (n, K) and attention (n, P)."""
         t = torch.cat([self.cls_token.expand(len(x), -1, -1), self.embedding(x)], dim=1)
         attentions = []

@@ -5,14 +5,9 @@ from __future__ import annotations
 import gzip
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import scipy.sparse as sp
 
 _SYM = 1
 _LIST = 2
@@ -31,12 +26,12 @@ class R:
     value: Any = None
     attributes: dict[str, R | None] = field(default_factory=dict)
 
-    def having(self, **attributes: R | None) -> R:
+    def having(self, **attributes):
         """The same value with these attributes beside those it has."""
         return R(self.kind, self.value, self.attributes | attributes)
 
 
-def write(path: Path, value: R) -> Path:
+def write(path, value):
     """Serialise as saveRDS does."""
     with gzip.open(path, "wb", compresslevel=1) as file:
         file.write(b"X\n" + struct.pack(">3i", 2, 0x40202, 0x20300))
@@ -44,7 +39,7 @@ def write(path: Path, value: R) -> Path:
     return path
 
 
-def write_rda(path: Path, **objects: R) -> Path:
+def write_rda(path, **objects):
     """Serialise as save does: the attributes of a value are stored like the objects of a file."""
     with gzip.open(path, "wb", compresslevel=1) as file:
         file.write(b"RDX2\nX\n" + struct.pack(">3i", 2, 0x40202, 0x20300))
@@ -52,11 +47,11 @@ def write_rda(path: Path, **objects: R) -> Path:
     return path
 
 
-def _write(file: BinaryIO, value: R | None) -> None:
-    def integer(number: int) -> None:
+def _write(file, value):
+    def integer(number):
         file.write(struct.pack(">i", number))
 
-    def text(string: str | None) -> None:
+    def text(string):
         integer(_CHAR | (64 << 12 if string is not None else 0))
         encoded = b"" if string is None else string.encode()
         integer(-1 if string is None else len(encoded))
@@ -87,7 +82,7 @@ def _write(file: BinaryIO, value: R | None) -> None:
         _write_pairs(file, attributes)
 
 
-def _write_pairs(file: BinaryIO, pairs: dict[str, R | None]) -> None:
+def _write_pairs(file, pairs):
     for name, value in pairs.items():
         file.write(
             struct.pack(
@@ -99,16 +94,16 @@ def _write_pairs(file: BinaryIO, pairs: dict[str, R | None]) -> None:
     file.write(struct.pack(">i", _NIL))
 
 
-def strings(*values: str | None) -> R:
+def strings(*values):
     return R("STR", list(values))
 
 
-def vector(values: np.ndarray | list) -> R:
+def vector(values):
     values = np.ma.asarray(values)
     return R({"i": "INT", "f": "REAL", "b": "LGL"}[values.dtype.kind], values)
 
 
-def matrix(values: np.ndarray, rows: list[str] = (), columns: list[str] = ()) -> R:
+def matrix(values, rows=(), columns=()):
     flat = vector(np.asarray(values).ravel(order="F")).having(
         dim=vector(np.array(values.shape))
     )
@@ -117,34 +112,32 @@ def matrix(values: np.ndarray, rows: list[str] = (), columns: list[str] = ()) ->
     return flat.having(dimnames=plain_list(strings(*rows), strings(*columns)))
 
 
-def plain_list(*values: R | None) -> R:
+def plain_list(*values):
     return R("VEC", list(values))
 
 
-def named(**values: R) -> R:
+def named(**values):
     return plain_list(*values.values()).having(names=strings(*values))
 
 
-def factor(codes: np.ndarray, levels: list[str]) -> R:
+def factor(codes, levels):
     """Codes from 1 on, masked where missing."""
     return vector(codes).having(
         **{"levels": strings(*levels), "class": strings("factor")}
     )
 
 
-def frame(rows: list[str], **columns: R) -> R:
+def frame(rows, **columns):
     described = {"row.names": strings(*rows), "class": strings("data.frame")}
     return named(**columns).having(**described)
 
 
-def s4(of: str, **slots: R) -> R:
+def s4(of, **slots):
     slots = {name.replace("__", "."): slot for name, slot in slots.items()}
     return R("S4", None, slots | {"class": strings(of)})
 
 
-def sparse(
-    cells_by_genes: sp.csr_matrix, genes: list[str] = (), cells: list[str] = ()
-) -> R:
+def sparse(cells_by_genes, genes=(), cells=()):
     """A dgCMatrix of genes × cells."""
     names = plain_list(
         strings(*genes) if len(genes) else None, strings(*cells) if len(cells) else None
@@ -160,12 +153,12 @@ def sparse(
     )
 
 
-def empty() -> R:
+def empty():
     """What a slot without a matrix holds."""
     return matrix(np.empty((0, 0)))
 
 
-def assay(counts: R, data: R | None = None, of: str = "Assay") -> R:
+def assay(counts, data=None, of="Assay"):
     return s4(
         of,
         counts=counts,
@@ -177,16 +170,16 @@ def assay(counts: R, data: R | None = None, of: str = "Assay") -> R:
     )
 
 
-def log_map(rows: list[str], layers: dict[str, np.ndarray]) -> R:
+def log_map(rows, layers):
     marks = np.column_stack(list(layers.values()))
     return matrix(marks, rows, list(layers)).having(**{"class": strings("LogMap")})
 
 
 def assay5(
-    layers: dict[str, tuple[sp.csr_matrix, np.ndarray, np.ndarray]],
-    cells: list[str],
-    genes: list[str],
-) -> R:
+    layers,
+    cells,
+    genes,
+):
     """Layers by name: values, and which cells and genes they have (as masks)."""
     return s4(
         "Assay5",
@@ -200,13 +193,13 @@ def assay5(
 
 
 def seurat(
-    obs: R,
+    obs,
     *,
-    active: str = "RNA",
-    idents: R | None = None,
-    images: dict[str, R] | None = None,
-    **assays: R,
-) -> R:
+    active="RNA",
+    idents=None,
+    images=None,
+    **assays,
+):
     cells = obs.attributes["row.names"].value
     if idents is None:
         idents = factor(np.ones(len(cells), dtype=np.int32), ["project"])

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: FileServer
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         path = self.path.lstrip("/")
         self.server.asked.append(path)
         content = self.server.files.get(path)
@@ -21,14 +20,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content[: -20 if self.server.is_cut else None])
 
-    def log_message(self, *_args: Any) -> None:
+    def log_message(self, *_args):
         pass
 
 
 class FileServer(ThreadingHTTPServer):
     """A server on this machine: ``files`` by path, cut short if ``is_cut``; ``asked`` lists requests."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.files: dict[str, bytes] = {}
         self.asked: list[str] = []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import anndata as ad
 import numpy as np
@@ -17,10 +17,6 @@ from _cells import split_pbmc
 
 import tosica
 from tosica.onto._ontology import read_ontology
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 VERSION = "2025-11-08"
 N_GENES = 5_200
@@ -74,7 +70,7 @@ MOUSE_CELLS = [Group(40, B), Group(40, T)]
 
 
 @cache
-def genes() -> pd.Series:
+def genes():
     """Ensembl ids by symbol: real genes, of which a mask can be built, and made-up ones."""
     symbols = split_pbmc()[0].var_names
     ids = tosica.gs.map_genes(symbols, to="ensembl", organism="human").dropna()
@@ -84,7 +80,7 @@ def genes() -> pd.Series:
     return pd.concat([ids, made_up])
 
 
-def _obs(groups: list[Group]) -> pd.DataFrame:
+def _obs(groups):
     names = read_ontology().names
     rows = []
     for group in groups:
@@ -116,7 +112,7 @@ def _obs(groups: list[Group]) -> pd.DataFrame:
     ]
 
 
-def counts(terms: np.ndarray, n_genes: int, seed: int = 0) -> sp.csr_matrix:
+def counts(terms, n_genes, seed=0):
     """Draw counts: of each type, 60 genes of its own and 60 that T cells share are high."""
     rng = np.random.default_rng(seed)
     programs = [B, T, CD4, CD8, MONOCYTE, NK]
@@ -128,7 +124,7 @@ def counts(terms: np.ndarray, n_genes: int, seed: int = 0) -> sp.csr_matrix:
     return sp.csr_matrix(rng.poisson(rate).astype(np.float32))
 
 
-def make_cells(groups: list[Group], *, seed: int = 0) -> ad.AnnData:
+def make_cells(groups, *, seed=0):
     """Make the cells of one organism."""
     ids = genes()
     obs = _obs(groups)
@@ -140,13 +136,13 @@ def make_cells(groups: list[Group], *, seed: int = 0) -> ad.AnnData:
 
 
 def make_census(
-    folder: Path,
+    folder,
     *,
-    schema: str = "2.4.0",
-    version: str = VERSION,
-    without: str = "",
-    organisms: Sequence[str] = ("homo_sapiens", "mus_musculus"),
-) -> Path:
+    schema="2.4.0",
+    version=VERSION,
+    without="",
+    organisms=("homo_sapiens", "mus_musculus"),
+):
     """Write the census to a folder; ``without`` names a column that the cells do not have."""
     import pyarrow as pa
     import tiledbsoma as soma
@@ -194,7 +190,7 @@ def make_census(
     return folder
 
 
-def _add_table(info: object, name: str, **columns: list[str]) -> None:
+def _add_table(info, name, **columns):
     import pyarrow as pa
 
     n_rows = len(next(iter(columns.values())))

@@ -1,7 +1,5 @@
 """An annotated query, and pages read like a browser reads them."""
 
-from __future__ import annotations
-
 import json
 import re
 from html.parser import HTMLParser
@@ -87,7 +85,7 @@ class Page(HTMLParser):
 @pytest.fixture
 def query(toy_query, toy_model):
     """60 annotated cells with a UMAP."""
-    toy_model.annotate(toy_query, enable_progress_bar=False)
+    toy_model.annotate(toy_query)
     toy_query.obsm["X_umap"] = np.random.default_rng(0).random((60, 2))
     return toy_query
 

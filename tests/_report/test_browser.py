@@ -1,7 +1,5 @@
 """The page in headless Chromium: pointer, keyboard, filters, phones, and no requests."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -11,9 +9,7 @@ import subprocess
 import time
 
 import numpy as np
-import pandas as pd
 import pytest
-from anndata import AnnData
 
 import tosica
 
@@ -304,33 +300,3 @@ def test_the_keyboard_reaches_every_control(query, toy_model, browse):
     assert reached.count("summary") == 3
     browser.run("document.querySelectorAll('details').forEach((e) => {e.open = true})")
     assert browser.run("document.documentElement.scrollWidth") == 1280
-
-
-def test_many_cells(tmp_path, browse):
-    n, rng = 50_000, np.random.default_rng(0)
-    letters = np.array(list("ACGT"))[rng.integers(0, 4, (n, 16))]
-    labels = [f"type {i}" for i in range(20)]
-    obs = pd.DataFrame(
-        {
-            "tosica_prediction": pd.Categorical.from_codes(
-                rng.integers(0, 20, n), labels
-            ),
-            "tosica_probability": rng.random(n),
-            "tosica_novelty": rng.normal(size=n),
-            "tosica_novelty_pvalue": rng.random(n),
-        },
-        index=[f"{''.join(row)}-{i % 8}" for i, row in enumerate(letters)],
-    )
-    adata = AnnData(
-        obs=obs, obsm={"X_umap": rng.random((n, 2)), "X_tosica": rng.random((n, 4))}
-    )
-    adata.uns["tosica"] = {
-        "gene_sets": np.array(list("abcd")),
-        "labels": np.array(labels),
-    }
-    browser = browse(1280, adata)
-    assert (tmp_path / "report.html").stat().st_size < 5_000_000
-    # About 2 s on two cores without a graphics card; much more on a busy machine.
-    assert (
-        browser.run("performance.getEntriesByName('map-drawn')[0].startTime") < 30_000
-    )

@@ -1,7 +1,5 @@
 """The page for browsers and readers: nothing is loaded, everything is escaped and named."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path
@@ -144,7 +142,7 @@ def test_names_of_all_cells_are_in_the_page(query, read_page):
     assert any(np.array_equal(array, codes[names]) for array in columns)
 
 
-def luminance(color: str) -> float:
+def luminance(color):
     channels = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)]) / 255
     linear = np.where(
         channels <= 0.03928, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4

@@ -1,7 +1,5 @@
 """tosica.report: what the page says, that it is complete, and that the data stay as they were."""
 
-from __future__ import annotations
-
 import re
 from importlib.metadata import version
 from pathlib import Path
@@ -32,7 +30,7 @@ def test_a_failure_leaves_the_old_page(query, tmp_path, monkeypatch):
     path = tmp_path / "report.html"
     path.write_text("old")
 
-    def fail(*_: object, **__: object) -> None:
+    def fail(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", fail)
@@ -95,7 +93,7 @@ def test_numbers_are_those_of_the_annotation(query, read_page):
 def test_methods_and_checks(query, toy_model, read_page):
     fewer = query[:, 3:].copy()
     with pytest.warns(UserWarning, match="only 27"):
-        toy_model.annotate(fewer, enable_progress_bar=False)
+        toy_model.annotate(fewer)
     page = read_page(fewer)
     for row in tosica.tl.check(fewer).to_dict("records"):
         for column in ("finding", "reason", "advice"):
@@ -278,7 +276,7 @@ def test_a_page_of_one_cell(query, read_page):
 
 
 def test_another_key(query, toy_model, read_page):
-    toy_model.annotate(query, key_added="lung", enable_progress_bar=False)
+    toy_model.annotate(query, key_added="lung")
     with pytest.raises(
         KeyError, match=r"run model\.annotate.*or pass key='tosica', which is there"
     ):
@@ -287,7 +285,7 @@ def test_another_key(query, toy_model, read_page):
 
 
 def test_several_modalities(cite_query, cite_model, read_page):
-    cite_model.annotate(cite_query, enable_progress_bar=False)
+    cite_model.annotate(cite_query)
     cite_query.obsm["X_umap"] = np.zeros((60, 2))
     page = read_page(cite_query, model=cite_model, sample_key="donor")
     assert "No markers were computed: the cells have several modalities" in page.text

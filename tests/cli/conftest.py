@@ -63,6 +63,16 @@ def model_folder(toy_model, tmp_path_factory):
 
 
 @pytest.fixture
+def annotate(run, model_folder):
+    """Run ``tosica annotate`` with the trained model."""
+
+    def call(query, *arguments):
+        return run("annotate", query, "--model", model_folder, *arguments)
+
+    return call
+
+
+@pytest.fixture
 def query(toy_query, tmp_path):
     """An .h5ad file of 60 cells."""
     path = tmp_path / "query.h5ad"

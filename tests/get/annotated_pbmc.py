@@ -1,7 +1,5 @@
 """700 real cells with random attention, as `model.annotate` would leave them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import scanpy as sc

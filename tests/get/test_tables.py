@@ -1,13 +1,12 @@
 """What tools wrote, read as tables and as an AnnData."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scanpy as sc
 from _cells import add_full_tokens
 from anndata import AnnData
 from get.annotated_pbmc import N_GENE_SETS, annotated_pbmc
+from numpy.testing import assert_array_equal
 
 import tosica
 
@@ -15,7 +14,7 @@ KEY = "tosica_attribution"
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
 
 
-def _edited(**edits) -> AnnData:
+def _edited(**edits):
     """Annotated cells, of which a part was lost or damaged."""
     adata = annotated_pbmc()
     for name, change in edits.items():
@@ -28,19 +27,19 @@ def _edited(**edits) -> AnnData:
 
 def test_shares_no_memory_with_the_query():
     adata = annotated_pbmc()
-    before = adata.copy()
+    original = adata.copy()
     result = tosica.get.contributions(adata)
     assert list(result.var_names) == list(adata.uns[KEY]["gene_sets"])
-    np.testing.assert_array_equal(result.X, adata.obsm[f"X_{KEY}"])
+    assert_array_equal(result.X, adata.obsm[f"X_{KEY}"])
     result.X[:] = -1
     result.obs["bulk_labels"] = "changed"
     result.obsm["X_umap"][:] = -1
     result.uns["bulk_labels_colors"][:] = "changed"
-    np.testing.assert_array_equal(adata.obsm[f"X_{KEY}"], before.obsm[f"X_{KEY}"])
-    np.testing.assert_array_equal(adata.obsm["X_umap"], before.obsm["X_umap"])
-    assert adata.obs.equals(before.obs)
+    assert_array_equal(adata.obsm[f"X_{KEY}"], original.obsm[f"X_{KEY}"])
+    assert_array_equal(adata.obsm["X_umap"], original.obsm["X_umap"])
+    assert adata.obs.equals(original.obs)
     assert list(adata.uns["bulk_labels_colors"]) == list(
-        before.uns["bulk_labels_colors"]
+        original.uns["bulk_labels_colors"]
     )
 
 
@@ -58,7 +57,7 @@ def test_has_what_scanpy_needs():
 
 
 @pytest.mark.parametrize(
-    ("damaged", "error", "said"),
+    ("damaged", "error", "sentence"),
     [
         (annotated_pbmc(key="mine"), KeyError, "pass key='mine"),
         (
@@ -89,8 +88,8 @@ def test_has_what_scanpy_needs():
         ),
     ],
 )
-def test_what_was_lost_or_damaged(damaged, error, said):
-    with pytest.raises(error, match=said):
+def test_what_was_lost_or_damaged(damaged, error, sentence):
+    with pytest.raises(error, match=sentence):
         tosica.get.contributions(damaged)
 
 
@@ -105,9 +104,7 @@ def test_rankings_are_those_that_scanpy_reads():
     scanpys = sc.get.rank_genes_groups_df(adata, None, key="ranks")
     assert list(scanpys["group"]) == list(table["group"])
     assert list(scanpys["names"]) == list(table["gene_set"])
-    np.testing.assert_array_equal(
-        scanpys.iloc[:, 2:].to_numpy(), table.iloc[:, 2:-1].to_numpy()
-    )
+    assert_array_equal(scanpys.iloc[:, 2:].to_numpy(), table.iloc[:, 2:-1].to_numpy())
     two = tosica.get.rank_gene_sets_df(adata, ["Dendritic", "CD34+"], key="ranks")
     assert list(dict.fromkeys(two["group"])) == ["Dendritic", "CD34+"]
     assert len(two) == 2 * N_GENE_SETS
@@ -116,17 +113,21 @@ def test_rankings_are_those_that_scanpy_reads():
 def test_something_else_under_the_key():
     with pytest.raises(KeyError, match=r"holds no result of tosica\.tl\.\w+: call it"):
         tosica.get.rank_gene_sets_df(annotated_pbmc(), key="tosica")
-    for read in (tosica.get.genes_df, tosica.get.gene_sets_df, tosica.get.explain):
+    for read_table in (
+        tosica.get.genes_df,
+        tosica.get.gene_sets_df,
+        tosica.get.explain,
+    ):
         with pytest.raises(
             KeyError, match=r"holds no contributions: call tosica\.tl\.attribute"
         ):
-            read(annotated_pbmc(), key="tosica")
+            read_table(annotated_pbmc(), key="tosica")
 
 
 # -- coverage ---------------------------------------------------------------------------------
 
 
-def masked(**kwargs) -> AnnData:
+def masked(**kwargs):
     adata = AnnData(np.ones((2, 6), dtype=np.float32))
     adata.var_names = list("ABCDEF")
     sets = {"small": list("AB"), "large": list("ABCD"), "apart": ["E"]}

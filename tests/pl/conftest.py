@@ -1,7 +1,5 @@
 """Fixtures of the plots' tests."""
 
-from __future__ import annotations
-
 import matplotlib.pyplot as plt
 import pytest
 from pl.explained_pbmc import explained_pbmc

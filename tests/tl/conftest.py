@@ -1,9 +1,5 @@
 """A small trained model and the real cells that it annotated."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 import scanpy as sc
@@ -12,14 +8,11 @@ from _cells import FAST_PLAN, TOY_SETS, make_toy, train_toy
 
 import tosica
 
-if TYPE_CHECKING:
-    from anndata import AnnData
-
 N_SETS = 20
 
 
 @pytest.fixture(scope="session")
-def _explained() -> tuple[tosica.TOSICA, AnnData]:
+def _explained():
     adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
     adata.obs_names_make_unique()
     scvi.settings.seed = 0
@@ -29,7 +22,6 @@ def _explained() -> tuple[tosica.TOSICA, AnnData]:
     model.train(
         max_epochs=8,
         accelerator="cpu",
-        enable_progress_bar=False,
         plan_kwargs={"lr": 5e-3, "token_dropout": 0.5},
     )
     query = adata[np.arange(adata.n_obs) % 7 == 0].copy()
@@ -38,39 +30,39 @@ def _explained() -> tuple[tosica.TOSICA, AnnData]:
 
 
 @pytest.fixture
-def model(_explained: tuple[tosica.TOSICA, AnnData]) -> tosica.TOSICA:
+def model(_explained):
     return _explained[0]
 
 
 @pytest.fixture
-def query(_explained: tuple[tosica.TOSICA, AnnData]) -> AnnData:
+def query(_explained):
     """100 annotated cells."""
     return _explained[1].copy()
 
 
 @pytest.fixture
-def lacking(model: tosica.TOSICA, query: AnnData) -> AnnData:
+def lacking(model, query):
     """The same cells without every fourth gene."""
-    part = query[:, np.arange(query.n_vars) % 4 > 0].copy()
+    fewer_genes = query[:, np.arange(query.n_vars) % 4 > 0].copy()
     with pytest.warns(UserWarning, match="The query has only"):
-        model.annotate(part)
-    return part
+        model.annotate(fewer_genes)
+    return fewer_genes
 
 
 @pytest.fixture(scope="session")
-def _small() -> tuple[tosica.TOSICA, AnnData]:
+def _small():
     adata = make_toy()
     tosica.pp.build_mask(adata, TOY_SETS)
     model = train_toy(adata, linear=False, plan_kwargs=FAST_PLAN)
     query = make_toy(30, seed=1)
-    model.annotate(query, enable_progress_bar=False)
+    model.annotate(query)
     return model, query
 
 
 @pytest.fixture
 def network_alone(
-    _small: tuple[tosica.TOSICA, AnnData],
-) -> tuple[tosica.TOSICA, AnnData]:
+    _small,
+):
     """A small model without linear branch, and 30 cells."""
     model, query = _small
     return model, query.copy()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from mudata import MuData
 
 import tosica
+from tosica import TOSICA
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,18 +30,18 @@ class World:
     query: AnnData
     reference: AnnData
     mdata: MuData
-    model: tosica.TOSICA
-    untrained: tosica.TOSICA
+    model: TOSICA
+    untrained: TOSICA
     folder: Path
 
 
 def make_world(
-    query: AnnData,
-    reference: AnnData,
-    model: tosica.TOSICA,
-    gene_sets: dict,
-    folder: Path,
-) -> World:
+    query,
+    reference,
+    model,
+    gene_sets,
+    folder,
+):
     """Annotate the query, run every tool on it, and save the model."""
     query.layers["counts"] = query.X.copy()
     model.annotate(query, probabilities=True)
@@ -53,7 +54,7 @@ def make_world(
     query.obsm["X_umap"] = rng.random((query.n_obs, 2))
     reference.layers["counts"] = reference.X.copy()
     registered = reference.copy()
-    tosica.TOSICA.setup_anndata(registered, labels_key="kind")
+    TOSICA.setup_anndata(registered, labels_key="kind")
     protein = reference[:, :4].copy()
     protein.var_names = ["CD3", "CD4", "CD8", "CD19"]
     del protein.varm["tosica_mask"], protein.uns["tosica_mask"]
@@ -63,12 +64,12 @@ def make_world(
     model.save(folder / "model")
     tosica.gs.write_gmt(gene_sets, folder / "sets.gmt")
     query.write_h5ad(folder / "seurat.h5ad")
-    untrained = tosica.TOSICA(registered, embed_dim=8, n_heads=2)
+    untrained = TOSICA(registered, embed_dim=8, n_heads=2)
     return World(query, reference, mdata, model, untrained, folder)
 
 
 # Right values of parameters without a default, by parameter, and of functions that need others.
-RIGHT: dict[str, Any] = {
+RIGHT = {
     "adata": lambda w: w.query,
     "mdata": lambda w: w.mdata,
     "model": lambda w: w.model,
@@ -94,7 +95,7 @@ RIGHT: dict[str, Any] = {
     "n_obs": 40,
     "n_vars": 400,
 }
-OF_FUNCTION: dict[str, dict[str, Any]] = {
+OF_FUNCTION = {
     "report": {"path": lambda w: w.folder / "report.html"},
     "pp.build_mask": {
         "adata": lambda w: w.reference,
@@ -135,27 +136,34 @@ OF_FUNCTION: dict[str, dict[str, Any]] = {
 }
 
 
-def arguments(w: World, name: str) -> dict[str, Any]:
+def arguments(w, name):
     """Right arguments of a function, of which one at a time is replaced by a wrong one."""
     signature = inspect.signature(function(w, name)).parameters.values()
-    found = {
+    values = {
         p.name: RIGHT[p.name]
         for p in signature
         if p.default is p.empty and p.name in RIGHT
     }
-    found |= OF_FUNCTION.get(name, {})
+    values |= OF_FUNCTION.get(name, {})
     if name.startswith("pl."):
-        found["show"] = False
-    return {key: value(w) if callable(value) else value for key, value in found.items()}
+        values["show"] = False
+    return {
+        key: value(w) if callable(value) else value for key, value in values.items()
+    }
 
 
-def function(w: World, name: str) -> Any:
+def function(w, name):
     """Find a function by name; methods are those of the trained model, ``train`` of the other."""
-    package, _, rest = name.partition(".")
+    package, _, member = name.partition(".")
     if package == "TOSICA":
-        if not rest:
-            return tosica.TOSICA
+        if not member:
+            return TOSICA
         return getattr(
-            w.untrained if rest in ("train", "start_from_network") else w.model, rest
+            w.untrained if member in ("train", "start_from_network") else w.model,
+            member,
         )
-    return getattr(getattr(tosica, package), rest) if rest else getattr(tosica, package)
+    return (
+        getattr(getattr(tosica, package), member)
+        if member
+        else getattr(tosica, package)
+    )
