@@ -1,7 +1,5 @@
 """A collection of annbatch is a reference, and is read by annbatch while a model is trained."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 
@@ -11,6 +9,7 @@ from _cells import make_toy, untrained
 from anndata.io import read_elem, write_elem
 
 import tosica
+from tosica import TOSICA
 from tosica.model import AnnbatchReader
 
 
@@ -64,8 +63,8 @@ def test_a_model_learns(data, toy_query, fast_plan):
         for name, k in [("a", 0), ("b", 8), ("c", 16)]
     }
     tosica.pp.build_mask(data.adata, sets)
-    tosica.TOSICA.setup_anndata(data.adata, labels_key="kind")
-    model = tosica.TOSICA(data.adata, embed_dim=16, n_heads=2)
+    TOSICA.setup_anndata(data.adata, labels_key="kind")
+    model = TOSICA(data.adata, embed_dim=16, n_heads=2)
     model.train(
         max_epochs=8,
         batch_size=16,
@@ -141,7 +140,7 @@ def test_a_damaged_store(collection, tmp_path):
     with pytest.raises(
         OSError, match=r"^adata\.X cannot be read from its file \(.*copy it again"
     ):
-        tosica.TOSICA.setup_anndata(data.adata, labels_key="kind")
+        TOSICA.setup_anndata(data.adata, labels_key="kind")
 
 
 @pytest.mark.skipif(
@@ -158,4 +157,4 @@ def test_setup_annbatch_is_refused():
     with pytest.raises(
         NotImplementedError, match=r"^TOSICA has no setup_annbatch: make da"
     ):
-        tosica.TOSICA.setup_annbatch("cells.zarr")
+        TOSICA.setup_annbatch("cells.zarr")

@@ -107,11 +107,6 @@ def test_labels_come_from_a_table_of_terms(blood):
     assert f"| Fingerprint | {blood.fingerprint} |" in card
 
 
-def test_a_cell_alone_gets_what_it_gets_among_others(blood, pbmcs):
-    several = blood.predict(pbmcs[:5])
-    assert blood.predict(pbmcs[3]).tolist() == [several[3]]
-
-
 @pytest.mark.parametrize(
     ("kind", "says"),
     [

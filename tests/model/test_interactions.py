@@ -1,7 +1,5 @@
 """Labels that are products of gene sets, which the network learns and no line can."""
 
-import logging
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -43,8 +41,7 @@ def messages(caplog):
 
 def test_a_product_is_named_and_trained_longer(caplog):
     model = model_of(made_up(600, is_product=True))
-    with caplog.at_level(logging.INFO, logger="tosica"):
-        model.train(limit_train_batches=1, enable_progress_bar=False)
+    model.train(limit_train_batches=1)
     (message,) = messages(caplog)
     assert "program 0 and program 1 tell" in message
     assert len(model.history_["train_loss"]) > 50
@@ -52,8 +49,7 @@ def test_a_product_is_named_and_trained_longer(caplog):
 
 def test_a_line_is_not(caplog):
     model = model_of(made_up(600, is_product=False))
-    with caplog.at_level(logging.INFO, logger="tosica"):
-        model.train(limit_train_batches=1, enable_progress_bar=False)
+    model.train(limit_train_batches=1)
     assert not messages(caplog)
     assert len(model.history_["train_loss"]) < 10
 
@@ -63,8 +59,7 @@ def test_a_line_is_not(caplog):
 )
 def test_chosen_settings_stay(arguments, caplog):
     model = model_of(made_up(600, is_product=True))
-    with caplog.at_level(logging.INFO, logger="tosica"):
-        model.train(limit_train_batches=1, enable_progress_bar=False, **arguments)
+    model.train(limit_train_batches=1, **arguments)
     assert not messages(caplog)
 
 
@@ -72,5 +67,5 @@ def test_chosen_settings_stay(arguments, caplog):
 def test_the_network_learns_a_product():
     query = made_up(600, is_product=True, seed=1)
     model = model_of(made_up(600, is_product=True))
-    model.train(enable_progress_bar=False)
+    model.train()
     assert (model.predict(query) == query.obs["cell_type"]).mean() > 0.8

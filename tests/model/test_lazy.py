@@ -1,7 +1,5 @@
 """Cells that are opened without being read give the same model and the same labels."""
 
-from __future__ import annotations
-
 import warnings
 
 import anndata as ad
@@ -9,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from anndata import AnnData
+from numpy.testing import assert_allclose, assert_array_equal
 
 import tosica
 
@@ -63,7 +62,7 @@ def test_novelty_of_an_annotated_file_is_that_in_memory(
     tosica.tl.novelty(toy_query, toy_model)
     tosica.tl.novelty(lazy, toy_model)
     for name in ("tosica_novelty", "tosica_novelty_cluster_pvalue"):
-        np.testing.assert_array_equal(lazy.obs[name], toy_query.obs[name])
+        assert_array_equal(lazy.obs[name], toy_query.obs[name])
     assert hasattr(lazy.X, "__dask_graph__")
 
 
@@ -89,12 +88,12 @@ def test_a_query_gets_the_labels_that_it_has_in_memory(
         toy_query.obs["tosica_prediction"]
     )
     for name in ("X_tosica", "tosica_probabilities"):
-        np.testing.assert_array_equal(np.asarray(lazy.obsm[name]), toy_query.obsm[name])
+        assert_array_equal(np.asarray(lazy.obsm[name]), toy_query.obsm[name])
     # The matrix was read, but not kept.
     assert hasattr(lazy.X, "__dask_graph__")
     backwards = np.arange(lazy.n_obs)[::-3]
     expected = toy_query.obs["tosica_prediction"].iloc[backwards]
-    np.testing.assert_array_equal(toy_model.predict(lazy[backwards]), expected)
+    assert_array_equal(toy_model.predict(lazy[backwards]), expected)
 
 
 SETS = {
@@ -117,7 +116,7 @@ def test_a_reference_gives_the_model_that_it_gives_in_memory(
     lazy = opened(toy, "csr", way, tmp_path)
     tosica.pp.build_mask(lazy, SETS)
     model = train(lazy, setup={"batch_key": "donor"}, max_epochs=2)
-    np.testing.assert_allclose(
+    assert_allclose(
         model.predict(toy_query, soft=True),
         model_in_memory.predict(toy_query, soft=True),
         atol=1e-5,

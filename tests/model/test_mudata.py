@@ -1,7 +1,5 @@
 """Several modalities in one model, antibodies or gene activity beside RNA: from masks to labels."""
 
-from __future__ import annotations
-
 import mudata as md
 import numpy as np
 import pandas as pd
@@ -12,14 +10,17 @@ from _cells import (
     GENES,
     PROTEINS,
     TOY_SETS,
-    add_full_tokens,
     make_cite,
     make_toy,
     train_cite,
 )
 from anndata import AnnData
+from numpy.testing import assert_allclose, assert_array_equal
+from pandas.testing import assert_frame_equal, assert_series_equal
+from torch.testing import assert_close
 
 import tosica
+from tosica import TOSICA
 
 MODALITIES = {"rna": "rna", "atac": "activity"}
 
@@ -33,8 +34,8 @@ def make_multiome(n_obs=90, seed=0):
     activity.X = activity.X * 2
     mdata = md.MuData({"rna": rna, "activity": activity})
     mdata.obs["kind"] = rna.obs["kind"]
-    for part in (rna, activity):
-        del part.obs["kind"], part.obs["donor"]
+    for modality in (rna, activity):
+        del modality.obs["kind"], modality.obs["donor"]
     return mdata
 
 
@@ -56,9 +57,9 @@ def query(cite_query):
 @pytest.fixture(scope="module")
 def multiome_model():
     """A model of RNA and gene activity: not to be changed."""
-    made = make_multiome()
-    tosica.pp.build_mask(made, TOY_SETS, modalities=MODALITIES)
-    return train_cite(made, {"modalities": MODALITIES})
+    mdata = make_multiome()
+    tosica.pp.build_mask(mdata, TOY_SETS, modalities=MODALITIES)
+    return train_cite(mdata, {"modalities": MODALITIES})
 
 
 def clr(counts):
@@ -66,17 +67,12 @@ def clr(counts):
     return (logs - logs.mean(1, keepdims=True)).astype(np.float32)
 
 
-def log_normalized(counts, target_sum=1e4):
-    dense = counts.toarray()
-    return np.log1p(target_sum * dense / dense.sum(1, keepdims=True)).astype(np.float32)
-
-
 # --------------------------------------------------------------------------- labels
 
 
 @pytest.mark.parametrize("name", ["cite", "multiome"])
 def test_labels_cells_seen_in_both_or_in_one(
-    cite_model, multiome_model, cite_query, tmp_path, name
+    cite_model, multiome_model, cite_query, save_and_load, name
 ):
     """Also as a model that was loaded without data; an AnnData is a MuData of one modality."""
     model, query = (
@@ -85,19 +81,18 @@ def test_labels_cells_seen_in_both_or_in_one(
         else (multiome_model, make_multiome(60, 1))
     )
     truth = query.obs["kind"].astype(str).to_numpy()
-    model.save(tmp_path / "model")
-    loaded = tosica.TOSICA.load(tmp_path / "model")
+    loaded = save_and_load(model)
     assert loaded.fingerprint == model.fingerprint
     for data in (
         query,
-        *(md.MuData({key: part.copy()}) for key, part in query.mod.items()),
+        *(md.MuData({key: modality.copy()}) for key, modality in query.mod.items()),
     ):
         assert np.mean(model.predict(data) == truth) > 0.9
         soft = model.predict(data, soft=True)
-        pd.testing.assert_frame_equal(loaded.predict(data, soft=True), soft, atol=1e-6)
+        assert_frame_equal(loaded.predict(data, soft=True), soft, atol=1e-6)
         if name == "cite" and len(data.mod) == 1:
             alone = model.predict(next(iter(data.mod.values())), soft=True)
-            np.testing.assert_allclose(alone, soft, atol=1e-6)
+            assert_allclose(alone, soft, atol=1e-6)
     names = loaded.get_var_names()
     assert list(names) == list(query.mod)
     assert len(loaded.get_var_names(legacy_mudata_format=True)) == sum(
@@ -105,37 +100,24 @@ def test_labels_cells_seen_in_both_or_in_one(
     )
 
 
-def test_a_modality_has_weights_of_its_own_as_well(model):
-    branch, part = model.module.linear, model.module.slices[0]
-    together, of_rna = (
-        branch.weights_of()[0],
-        branch.weights_of(torch.arange(part.stop + 9) < part.stop)[0],
-    )
-    alone = 2 * of_rna - together
-    assert not alone[:, part.stop :].any()
-    assert (
-        0.5
-        < np.corrcoef(alone[:, : part.stop].ravel(), together[:, : part.stop].ravel())[
-            0, 1
-        ]
-        < 0.999
-    )
-
-
 def test_training_starts_from_the_network_of_rna(cite):
     pairs = [(name, gene, 2.0) for name, genes in TOY_SETS.items() for gene in genes]
     network = pd.DataFrame(pairs, columns=["source", "target", "weight"])
     tosica.pp.build_mask(cite, network)
-    tosica.TOSICA.setup_mudata(cite, "kind")
-    model = tosica.TOSICA(cite, embed_dim=16)
-    before = model.get_gene_weights()
+    TOSICA.setup_mudata(cite, "kind")
+    model = TOSICA(cite, embed_dim=16)
+    random_weights = model.get_gene_weights()
     model.start_from_network()
-    after = model.get_gene_weights()
+    weights = model.get_gene_weights()
     # Equal weights make the genes of a set equal; the others stay as they were.
-    of_alpha = after.loc[[f"rna:{gene}" for gene in TOY_SETS["alpha"]], "rna:alpha"]
-    np.testing.assert_allclose(of_alpha, of_alpha.iloc[0], rtol=1e-5)
-    others = [name for name in after if name.startswith("protein:") or "module" in name]
-    pd.testing.assert_frame_equal(after[others], before[others])
+    of_alpha = weights.loc[[f"rna:{gene}" for gene in TOY_SETS["alpha"]], "rna:alpha"]
+    assert_allclose(of_alpha, of_alpha.iloc[0], rtol=1e-5)
+    of_protein_or_module = [
+        name for name in weights if name.startswith("protein:") or "module" in name
+    ]
+    assert_frame_equal(
+        weights[of_protein_or_module], random_weights[of_protein_or_module]
+    )
 
 
 @pytest.mark.parametrize("dropout", [0.5, 1.0])
@@ -150,17 +132,17 @@ def test_modality_dropout_shows_each_cell_in_every_choice_of_modalities(model, d
             module.modality_choices, views["latent"].split(5), strict=True
         ):
             alone = module.inference(x, modalities=choice)
-            torch.testing.assert_close(block, alone["latent"])
+            assert_close(block, alone["latent"])
             losses.append(
                 module.loss(tensors, alone, module.generative(alone["latent"])).loss
             )
         loss = module.loss(tensors, views, module.generative(views["latent"])).loss
     counts = views["weight"].view(3, 5)
-    torch.testing.assert_close(
+    assert_close(
         counts,
         torch.tensor([dropout / 2, dropout / 2, 1 - dropout])[:, None].expand(3, 5),
     )
-    torch.testing.assert_close(
+    assert_close(
         loss, dropout / 2 * (losses[0] + losses[1]) + (1 - dropout) * losses[2]
     )
 
@@ -174,23 +156,23 @@ def test_label_sets_for_what_the_query_has(model, query, modality):
     sets = model.predict_set(seen, coverage=coverage, allow_empty=True)
     row = {"rna": 0, "protein": 1, None: 2}[modality]
     expected = model.predict(seen, soft=True) >= held_out[row].min()
-    pd.testing.assert_frame_equal(sets, expected, check_names=False)
+    assert_frame_equal(sets, expected, check_names=False)
 
 
 def test_one_modality_gives_what_setup_anndata_gives(mdata, query):
     rna = mdata["rna"].copy()
     rna.obs["kind"] = mdata.obs["kind"]
-    tosica.TOSICA.setup_anndata(rna, "kind")
+    TOSICA.setup_anndata(rna, "kind")
     scvi.settings.seed = 0
-    plain = tosica.TOSICA(rna, embed_dim=16, n_heads=2)
+    plain = TOSICA(rna, embed_dim=16, n_heads=2)
     train = {"max_epochs": 3, "batch_size": 16}
-    plain.train(accelerator="cpu", enable_progress_bar=False, **train)
+    plain.train(accelerator="cpu", **train)
     alone = md.MuData({"rna": mdata["rna"].copy()})
     alone.obs["kind"] = mdata.obs["kind"]
     joint = train_cite(alone, {"modalities": {"rna": "rna"}}, plan_kwargs=None, **train)
-    one = plain.predict(query["rna"], soft=True)
-    np.testing.assert_allclose(joint.predict(query["rna"], soft=True), one, atol=1e-5)
-    np.testing.assert_allclose(joint.predict(query, soft=True), one, atol=1e-5)
+    expected = plain.predict(query["rna"], soft=True)
+    assert_allclose(joint.predict(query["rna"], soft=True), expected, atol=1e-5)
+    assert_allclose(joint.predict(query, soft=True), expected, atol=1e-5)
 
 
 # --------------------------------------------------------------------------- exactness
@@ -212,39 +194,25 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_how_the_query_is_kept_changes_nothing(model, query, change):
-    expected, found = (
+    expected, actual = (
         model.get_attention(query),
         model.get_attention(CHANGES[change](query), batch_size=7),
     )
-    pd.testing.assert_frame_equal(found.loc[expected.index], expected, atol=1e-5)
-
-
-def test_how_the_reference_is_kept_changes_nothing(mdata, query):
-    changed = CHANGES["order"](CHANGES["dense"](mdata))
-    changed.obs["kind"] = mdata.obs["kind"]
-    tosica.pp.build_mask(changed, TOY_SETS)
-    expected = train_cite(mdata, max_epochs=2)
-    found = train_cite(
-        changed, {"modalities": {"protein": "protein", "rna": "rna"}}, max_epochs=2
-    )
-    assert found.gene_sets == expected.gene_sets
-    pd.testing.assert_frame_equal(
-        found.predict(query, soft=True), expected.predict(query, soft=True), atol=1e-5
-    )
+    assert_frame_equal(actual.loc[expected.index], expected, atol=1e-5)
 
 
 def test_three_modalities_in_one_order():
-    made = make_multiome()
+    multiome = make_multiome()
     protein = AnnData(np.random.default_rng(0).poisson(5.0, (90, 3)).astype(np.float32))
-    protein.obs_names, protein.var_names = made.obs_names, ["P0", "P1", "P2"]
+    protein.obs_names, protein.var_names = multiome.obs_names, ["P0", "P1", "P2"]
     three = md.MuData(
-        {"activity": made["activity"], "protein": protein, "rna": made["rna"]}
+        {"activity": multiome["activity"], "protein": protein, "rna": multiome["rna"]}
     )
-    three.obs["kind"] = made.obs["kind"]
+    three.obs["kind"] = multiome.obs["kind"]
     roles = {"atac": "activity", "protein": "protein", "rna": "rna"}
     tosica.pp.build_mask(three, TOY_SETS, modalities=roles, max_gene_sets=3)
-    tosica.TOSICA.setup_mudata(three, "kind", roles)
-    model = tosica.TOSICA(three, embed_dim=16, max_gene_sets=2, modules=False)
+    TOSICA.setup_mudata(three, "kind", roles)
+    model = TOSICA(three, embed_dim=16, max_gene_sets=2, modules=False)
     owners = [name.partition(":")[0] for name in model.gene_sets]
     assert owners == ["rna"] * 2 + ["protein"] * 3 + ["activity"] * 2
     assert list(model.get_var_names()) == ["rna", "protein", "activity"]
@@ -289,27 +257,14 @@ def test_a_missing_modality_has_no_column(model, query):
     assert (attention.sum(axis=1) > 0.2).all()
 
 
-def test_attention_is_a_share(mdata, query):
-    tosica.pp.build_mask(mdata, TOY_SETS)
-    add_full_tokens(mdata["rna"], 1)
-    model = train_cite(mdata, max_epochs=1)
-    # Where a token has every gene, no module is needed.
-    assert not any("module" in name for name in model.gene_sets)
-    attention = model.get_attention(query, unannotated=True)
-    assert list(attention)[-1] == "rna:unannotated_1"
-    assert (attention.sum(axis=1) < 1).all()
-    alone = model.get_attention(query["protein"])
-    np.testing.assert_allclose(attention[list(alone)], alone / 2, atol=1e-6)
-
-
 def test_written_read_and_ranked(model, query, tmp_path):
     annotated = model.annotate(query, probabilities=True, copy=True)
     assert "tosica_prediction" not in query.obs
     assert "tosica" not in query.uns
     annotated.write(tmp_path / "query.h5mu")
     back = md.read_h5mu(tmp_path / "query.h5mu")
-    np.testing.assert_array_equal(back.obsm["X_tosica"], annotated.obsm["X_tosica"])
-    pd.testing.assert_series_equal(
+    assert_array_equal(back.obsm["X_tosica"], annotated.obsm["X_tosica"])
+    assert_series_equal(
         back.obs["tosica_prediction"],
         annotated.obs["tosica_prediction"],
         check_names=False,
@@ -371,8 +326,8 @@ def test_the_card_of_a_joint_model(model):
 def test_antibodies_normalised_by_clr_are_what_counts_become(model, query, caplog):
     expected = model.predict(query, soft=True)
     query["protein"].X = clr(query["protein"].X)
-    found = model.predict(query, soft=True)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    actual = model.predict(query, soft=True)
+    assert_allclose(actual, expected, atol=1e-5)
     assert "mdata['protein'].X holds normalised antibodies" in caplog.text
 
 
@@ -392,12 +347,14 @@ def test_antibodies_normalised_in_another_way(model, mdata, query):
 
 
 def test_an_antibody_that_the_query_lacks_is_no_part_of_the_mean(model, query):
-    part = query["protein"][:, :8].copy()
+    eight_antibodies = query["protein"][:, :8].copy()
     with pytest.warns(UserWarning, match="only 8 of the model's 9 antibodies"):
-        found = model.predict(part, soft=True)
-    part.X = clr(part.X)
+        from_counts = model.predict(eight_antibodies, soft=True)
+    eight_antibodies.X = clr(eight_antibodies.X)
     with pytest.warns(UserWarning, match="only 8 of the model's 9 antibodies"):
-        np.testing.assert_allclose(model.predict(part, soft=True), found, atol=1e-5)
+        assert_allclose(
+            model.predict(eight_antibodies, soft=True), from_counts, atol=1e-5
+        )
 
 
 def test_layers(mdata, query):
@@ -407,62 +364,49 @@ def test_layers(mdata, query):
     for data in (mdata, query):
         data["rna"].X = data["rna"].X.toarray() - 1
     model = train_cite(mdata, {"layers": {"rna": "counts"}}, max_epochs=1)
-    np.testing.assert_allclose(model.predict(query, soft=True), expected, atol=1e-5)
-    found = model.predict(query, layer={"rna": "counts"}, soft=True)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
-def test_a_log_normalized_reference(caplog):
-    made, query = make_multiome(), make_multiome(60, 1)
-    tosica.pp.build_mask(made, TOY_SETS, modalities=MODALITIES)
-    made["activity"].X = log_normalized(made["activity"].X, 5e3)
-    model = train_cite(made, {"modalities": MODALITIES}, max_epochs=1)
-    expected = model.predict(query, soft=True)
-    assert (
-        "holds log-normalised gene activity; used without further normalisation"
-        in caplog.text
-    )
-    assert "query: mdata['activity'].X holds counts of gene activity" in caplog.text
-    assert "activity, genes: 30, read as log-normalised gene activity" in repr(model)
-    query["activity"].X = log_normalized(query["activity"].X, 5e3)
-    np.testing.assert_allclose(model.predict(query, soft=True), expected, atol=1e-4)
+    assert_allclose(model.predict(query, soft=True), expected, atol=1e-5)
+    actual = model.predict(query, layer={"rna": "counts"}, soft=True)
+    assert_allclose(actual, expected, atol=1e-5)
 
 
 # --------------------------------------------------------------------------- where labels are
 
 
 def test_labels_in_one_modality_are_found(caplog):
-    made = make_cite()
-    protein = made["protein"][::-1].copy()
-    protein.obs["kind"] = made.obs["kind"].loc[protein.obs_names]
+    reference = make_cite()
+    protein = reference["protein"][::-1].copy()
+    protein.obs["kind"] = reference.obs["kind"].loc[protein.obs_names]
     protein.obs["kind_ontology_term_id"] = protein.obs["kind"].map(
         {"a": "CL:0000624", "b": "unknown", "c": "na"}
     )
-    mixed = md.MuData({"rna": made["rna"].copy(), "protein": protein})
+    mixed = md.MuData({"rna": reference["rna"].copy(), "protein": protein})
     mixed.obs = mixed.obs[[]]
     tosica.pp.build_mask(mixed, TOY_SETS)
     model = train_cite(mixed, max_epochs=5)
     assert "found labels_key 'kind' in mdata['protein'].obs" in caplog.text
     assert model.ontology_term_ids_ == {"a": "CL:0000624"}
-    assert np.mean(model.predict(made) == made.obs["kind"].astype(str)) > 0.8
+    assert np.mean(model.predict(reference) == reference.obs["kind"].astype(str)) > 0.8
 
 
 # --------------------------------------------------------------------------- wrong input
 
 
 def test_different_cells(mdata):
-    parts = {"rna": mdata["rna"][:80].copy(), "protein": mdata["protein"][10:].copy()}
-    apart = md.MuData(parts)
+    modalities = {
+        "rna": mdata["rna"][:80].copy(),
+        "protein": mdata["protein"][10:].copy(),
+    }
+    apart = md.MuData(modalities)
     sentence = (
         r"'rna' 80, 'protein' 80, mdata itself 90\): keep the cells that are in all"
     )
     with pytest.raises(ValueError, match=sentence):
-        tosica.TOSICA.setup_mudata(apart, "kind")
+        TOSICA.setup_mudata(apart, "kind")
     # The recipe in the sentence.
     common = apart["rna"].obs_names.intersection(apart["protein"].obs_names)
-    kept = apart[common].copy()
-    kept.obs["kind"] = mdata.obs["kind"].loc[kept.obs_names]
-    tosica.TOSICA.setup_mudata(kept, "kind")
+    common_cells = apart[common].copy()
+    common_cells.obs["kind"] = mdata.obs["kind"].loc[common_cells.obs_names]
+    TOSICA.setup_mudata(common_cells, "kind")
 
 
 def _spoil(name, change):
@@ -516,10 +460,10 @@ def _differ(mdata):
 )
 def test_references_that_cannot_work(mdata, spoil, error, sentence):
     spoil(mdata)
-    before = list(mdata.obs), list(mdata.uns)
+    original = list(mdata.obs), list(mdata.uns)
     with pytest.raises(error, match=sentence):
-        tosica.TOSICA.setup_mudata(mdata, "kind", batch_key="donor")
-    assert (list(mdata.obs), list(mdata.uns)) == before
+        TOSICA.setup_mudata(mdata, "kind", batch_key="donor")
+    assert (list(mdata.obs), list(mdata.uns)) == original
 
 
 @pytest.mark.parametrize(
@@ -546,7 +490,6 @@ def test_references_that_cannot_work(mdata, spoil, error, sentence):
             TypeError,
             "modalities must be a dict of role to name",
         ),
-        ({"layers": {"gex": "counts"}}, KeyError, "'gex'"),
         (
             {"layers": {"rna": "counts"}},
             KeyError,
@@ -561,14 +504,14 @@ def test_references_that_cannot_work(mdata, spoil, error, sentence):
 )
 def test_arguments_that_make_no_sense(mdata, arguments, error, sentence):
     with pytest.raises(error, match=sentence):
-        tosica.TOSICA.setup_mudata(mdata, **{"labels_key": "kind"} | arguments)
+        TOSICA.setup_mudata(mdata, **{"labels_key": "kind"} | arguments)
 
 
 def test_what_is_no_mudata(toy_model, mdata, query):
     with pytest.raises(TypeError, match="mdata must be a MuData, not AnnData"):
-        tosica.TOSICA.setup_mudata(mdata["rna"], "kind")
+        TOSICA.setup_mudata(mdata["rna"], "kind")
     with pytest.raises(ValueError, match="a view of another MuData"):
-        tosica.TOSICA.setup_mudata(mdata[:50], "kind")
+        TOSICA.setup_mudata(mdata[:50], "kind")
     with pytest.raises(
         TypeError, match=r"pass one modality of it, as in mdata\['rna'\]"
     ):
@@ -576,19 +519,19 @@ def test_what_is_no_mudata(toy_model, mdata, query):
 
 
 def test_what_is_no_gene_activity(multiome_model):
-    made = make_multiome()
-    tosica.pp.build_mask(made, TOY_SETS, modalities=MODALITIES)
-    made["activity"].X = np.sqrt(made["activity"].X.toarray())
+    mdata = make_multiome()
+    tosica.pp.build_mask(mdata, TOY_SETS, modalities=MODALITIES)
+    mdata["activity"].X = np.sqrt(mdata["activity"].X.toarray())
     with pytest.raises(
         ValueError,
         match=r"mdata\['activity'\].X holds values that are neither counts nor log-norm",
     ):
-        tosica.TOSICA.setup_mudata(made, "kind", MODALITIES)
-    made["activity"].var_names = [f"chr1:{100 * i}-{100 * i + 50}" for i in range(30)]
+        TOSICA.setup_mudata(mdata, "kind", MODALITIES)
+    mdata["activity"].var_names = [f"chr1:{100 * i}-{100 * i + 50}" for i in range(30)]
     for call in (
-        lambda: tosica.pp.build_mask(made, TOY_SETS, modalities=MODALITIES),
-        lambda: tosica.TOSICA.setup_mudata(made, "kind", MODALITIES),
-        lambda: multiome_model.predict(made),
+        lambda: tosica.pp.build_mask(mdata, TOY_SETS, modalities=MODALITIES),
+        lambda: TOSICA.setup_mudata(mdata, "kind", MODALITIES),
+        lambda: multiome_model.predict(mdata),
     ):
         with pytest.raises(
             ValueError,
@@ -598,11 +541,11 @@ def test_what_is_no_gene_activity(multiome_model):
 
 
 def test_queries_that_do_not_fit(model, multiome_model, query):
-    other = md.MuData({"gex": query["rna"].copy(), "adt": query["protein"].copy()})
+    renamed = md.MuData({"gex": query["rna"].copy(), "adt": query["protein"].copy()})
     with pytest.raises(
         ValueError, match=r"none of the model's modalities \('rna', 'protein'\)"
     ):
-        model.predict(other)
+        model.predict(renamed)
     apart = md.MuData(
         {"rna": query["rna"][:50].copy(), "protein": query["protein"].copy()}
     )
@@ -636,9 +579,8 @@ def test_arguments_of_a_query_that_make_no_sense(model, query):
         model.predict(query, use_raw=True)
 
 
-def test_recalibrated_for_every_choice_of_modalities(model, query, tmp_path):
-    model.save(tmp_path / "model")
-    recalibrated = tosica.TOSICA.load(tmp_path / "model")
+def test_recalibrated_for_every_choice_of_modalities(model, query, save_and_load):
+    recalibrated = save_and_load(model)
     recalibrated.recalibrate(query, "kind")
     assert recalibrated.training_.held_out_probabilities.shape == (3, query.n_obs)
     assert (recalibrated.module.temperature != model.module.temperature).all()

@@ -1,7 +1,5 @@
 """Which cells are trained on, which are held out, and how they come in minibatches."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import anndata
@@ -13,6 +11,7 @@ import torch
 from anndata import AnnData
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tosica.data import CellMatrix
 from tosica.model import _phases, _reference, _reference_on_disk
@@ -40,7 +39,7 @@ def test_every_class_is_on_both_sides_with_its_share(reference, validation_size)
     codes, strata = reference
     training, validation = split(codes, strata, validation_size)
     assert not set(training) & set(validation)
-    np.testing.assert_array_equal(
+    assert_array_equal(
         np.sort(np.concatenate([training, validation])), np.flatnonzero(codes >= 0)
     )
     assert (np.diff(training) > 0).all()
@@ -52,12 +51,12 @@ def test_every_class_is_on_both_sides_with_its_share(reference, validation_size)
         assert n_held == np.clip(round(validation_size * n), 1, n - 1)
         # Spread over the strata.
         of_class = strata[codes == code]
-        held = strata[validation][codes[validation] == code]
+        held_strata = strata[validation][codes[validation] == code]
         for stratum in np.unique(of_class):
-            in_proportion = len(held) * (of_class == stratum).mean()
-            assert abs((held == stratum).sum() - in_proportion) < 2
+            in_proportion = len(held_strata) * (of_class == stratum).mean()
+            assert abs((held_strata == stratum).sum() - in_proportion) < 2
     # It follows the seed.
-    np.testing.assert_array_equal(split(codes, strata, validation_size)[1], validation)
+    assert_array_equal(split(codes, strata, validation_size)[1], validation)
 
 
 def test_a_class_of_a_single_cell_is_in_training():
@@ -67,7 +66,7 @@ def test_a_class_of_a_single_cell_is_in_training():
     assert sorted([*training, *validation]) == [0, 1, 2, 3, 4, 5, 6]
     assert (np.bincount(codes[validation], minlength=3) == [2, 0, 1]).all()
     training, validation = split(np.arange(3), np.zeros(3), 0.5)
-    np.testing.assert_array_equal(training, [0, 1, 2])
+    assert_array_equal(training, [0, 1, 2])
     assert validation.shape == (0,)
     assert validation.dtype == np.int64
 
@@ -104,21 +103,27 @@ def test_classes_come_by_the_root_of_their_size_in_whole_minibatches(
     cells = np.random.default_rng(seed).permutation(1000)[: len(codes)]
     sampler = of_cells(cells, codes, batch_size).batch_sampler.sampler
     batch_size = min(batch_size, len(cells))
-    drawn = np.array(list(sampler))
-    assert len(drawn) == len(sampler)
-    assert len(drawn) % batch_size == 0
-    assert len(codes) <= len(drawn) < len(codes) + batch_size
+    drawn_cells = np.array(list(sampler))
+    assert len(drawn_cells) == len(sampler)
+    assert len(drawn_cells) % batch_size == 0
+    assert len(codes) <= len(drawn_cells) < len(codes) + batch_size
     code_of = dict(zip(cells, codes, strict=True))
-    times = np.bincount([code_of[cell] for cell in drawn], minlength=len(sizes))
-    shares = np.ceil((len(drawn) * np.sqrt(sizes) / np.sqrt(sizes).sum()).round(6))
+    times = np.bincount([code_of[cell] for cell in drawn_cells], minlength=len(sizes))
+    shares = np.ceil(
+        (len(drawn_cells) * np.sqrt(sizes) / np.sqrt(sizes).sum()).round(6)
+    )
     # An epoch that the classes do not divide leaves a few draws out at random.
     assert (times <= shares).all()
     assert (shares - times).sum() <= len(sizes)
     for code in range(len(sizes)):
-        each = (
-            pd.Series(drawn).value_counts().reindex(cells[codes == code], fill_value=0)
+        times_of_cells = (
+            pd.Series(drawn_cells)
+            .value_counts()
+            .reindex(cells[codes == code], fill_value=0)
         )
-        assert each.max() - each.min() <= 1 + (shares[code] - times[code])
+        assert times_of_cells.max() - times_of_cells.min() <= 1 + (
+            shares[code] - times[code]
+        )
 
 
 # --------------------------------------------------------------------------- minibatches
@@ -133,19 +138,19 @@ def test_minibatches_hold_the_cells_they_say(toy, batch_size):
     )
     assert (data.n_train, data.n_val) == (len(data.train_idx), len(data.val_idx))
     assert data.n_train + data.n_val == 81
-    np.testing.assert_array_equal(data.test_idx, np.arange(9))
+    assert_array_equal(data.test_idx, np.arange(9))
 
     batches = list(data.val_dataloader())
     x = torch.cat([batch["X"] for batch in batches])
     assert x.dtype == torch.float32
-    np.testing.assert_array_equal(x, toy.X[data.val_idx].toarray())
+    assert_array_equal(x, toy.X[data.val_idx].toarray())
     labels = torch.cat([batch["labels"] for batch in batches])
     assert labels.shape == (data.n_val, 1)
-    np.testing.assert_array_equal(labels[:, 0], codes[data.val_idx])
+    assert_array_equal(labels[:, 0], codes[data.val_idx])
 
     batches = list(data.train_dataloader())
     assert {len(batch["X"]) for batch in batches} == {min(batch_size, data.n_train)}
-    known = {
+    code_of_row = {
         row.tobytes(): code for row, code in zip(toy.X.toarray(), codes, strict=True)
     }
     trained_on = {row.tobytes() for row in toy.X[data.train_idx].toarray()}
@@ -154,11 +159,11 @@ def test_minibatches_hold_the_cells_they_say(toy, batch_size):
             batch["X"].numpy(), batch["labels"][:, 0].numpy(), strict=True
         ):
             assert row.tobytes() in trained_on
-            assert known[row.tobytes()] == code
+            assert code_of_row[row.tobytes()] == code
     held_rows = {row.tobytes() for row in toy.X[data.val_idx].toarray()}
     data.add_validation_to_train()
     assert (data.n_train, data.n_val) == (81, 0)
-    np.testing.assert_array_equal(data.train_idx, np.arange(9, 90))
+    assert_array_equal(data.train_idx, np.arange(9, 90))
     assert list(data.val_dataloader()) == []
     assert held_rows <= {
         row.tobytes()
@@ -174,9 +179,9 @@ def test_unlabelled_cells_are_in_neither_part(toy, train):
     # Would ruin the losses if it were seen.
     toy.X[:12] *= 50
     model = train(toy, setup={"unlabeled_category": "?"})
-    np.testing.assert_array_equal(model.test_indices, np.arange(12))
+    assert_array_equal(model.test_indices, np.arange(12))
     seen = np.sort(np.concatenate([model.train_indices, model.validation_indices]))
-    np.testing.assert_array_equal(seen, np.arange(12, 90))
+    assert_array_equal(seen, np.arange(12, 90))
     assert set(model.predict()) <= {"a", "b", "c"}
 
     labelled = toy[12:].copy()
@@ -185,21 +190,13 @@ def test_unlabelled_cells_are_in_neither_part(toy, train):
     pd.testing.assert_frame_equal(
         model.history["train_loss"], alone.history["train_loss"]
     )
+    assert model.gene_sets == alone.gene_sets
+    pd.testing.assert_frame_equal(
+        model.get_linear_weights(), alone.get_linear_weights(), rtol=1e-3, atol=1e-3
+    )
 
 
 # --------------------------------------------------------------------------- any matrix
-
-
-def test_an_epoch_draws_each_cell_of_equal_labels_once_in_random_order():
-    cells = np.arange(90)
-    sampler = of_cells(cells, cells % 3, 10).batch_sampler.sampler
-    first = list(sampler)
-    second = list(sampler)
-    assert sorted(first) == sorted(second) == list(range(90))
-    assert first != second
-    # Not one class after the other.
-    assert len({cell % 3 for cell in first[:20]}) == 3
-    assert len(of_cells(cells[:20], cells[:20], 8)) == 3
 
 
 # --------------------------------------------------------------------------- from disk
@@ -215,9 +212,9 @@ def cells(sizes=SIZES):
     return CellMatrix(AnnData(x)), codes
 
 
-def buffer(cells_of=SIZES, seed=0, kept=slice(None)):
+def buffer(cells_of=SIZES, seed=0, selected=slice(None)):
     rows, codes = cells(cells_of)
-    positions = np.arange(len(codes))[kept]
+    positions = np.arange(len(codes))[selected]
     blocks = ContiguousBlocks(rows, size=16)
     n_batches = -(-len(positions) // 8)
     return ShuffleBuffer(
@@ -238,13 +235,13 @@ def drawn(buffer, epoch=0):
 @pytest.mark.parametrize("size", [20, 60, 1000])
 def test_labels_are_drawn_by_the_root_of_their_cells(monkeypatch, size):
     monkeypatch.setattr(_reference_on_disk, "BUFFER_SIZE", size)
-    own = buffer()
-    positions, labels = drawn(own)
+    shuffled = buffer()
+    positions, labels = drawn(shuffled)
     _, codes = cells()
-    np.testing.assert_array_equal(codes[positions], labels)
+    assert_array_equal(codes[positions], labels)
     roots = np.sqrt(list(SIZES.values()))
-    assert len(labels) == len(own) * 8
-    np.testing.assert_allclose(
+    assert len(labels) == len(shuffled) * 8
+    assert_allclose(
         np.unique(labels, return_counts=True)[1],
         len(labels) * roots / roots.sum(),
         atol=4,
@@ -253,17 +250,17 @@ def test_labels_are_drawn_by_the_root_of_their_cells(monkeypatch, size):
     rare = np.bincount(positions[labels == 4])[-3:]
     assert rare.max() - rare.min() <= 1
     # An epoch depends on the seed and on its number.
-    np.testing.assert_array_equal(drawn(buffer())[0], positions)
-    assert (drawn(own, 1)[0] != positions).any()
+    assert_array_equal(drawn(buffer())[0], positions)
+    assert (drawn(shuffled, 1)[0] != positions).any()
     assert (drawn(buffer(seed=1))[0] != positions).any()
     # Cells that are not trained on are left out.
-    assert (drawn(buffer(kept=np.arange(len(codes)) % 3 > 0))[0] % 3 > 0).all()
+    assert (drawn(buffer(selected=np.arange(len(codes)) % 3 > 0))[0] % 3 > 0).all()
 
 
 def test_every_block_is_drawn_from(monkeypatch):
     monkeypatch.setattr(_reference_on_disk, "BUFFER_SIZE", 60)
-    own = buffer({0: 400, 1: 400})
-    positions, _ = drawn(own)
+    shuffled = buffer({0: 400, 1: 400})
+    positions, _ = drawn(shuffled)
     hit = np.unique(positions // 16)
     # A buffer of a fifteenth of the cells, which come sorted by label.
     assert len(hit) >= 45
@@ -295,15 +292,15 @@ def test_a_model_learns_from_disk_as_from_memory(
     expected = train(toy, **options)
     assert not used
     backed = anndata.read_h5ad(tmp_path / "toy.h5ad", backed="r")
-    found = train(backed, **options)
+    from_disk = train(backed, **options)
     assert used
     backed.file.close()
     labels = toy_query.obs["kind"].to_numpy()
     accuracy = [
-        (model.predict(toy_query) == labels).mean() for model in (expected, found)
+        (model.predict(toy_query) == labels).mean() for model in (expected, from_disk)
     ]
     assert accuracy[1] > accuracy[0] - 0.05
-    losses = [m.history["validation_loss"].iloc[-1, 0] for m in (expected, found)]
+    losses = [m.history["validation_loss"].iloc[-1, 0] for m in (expected, from_disk)]
     assert losses[1] < losses[0] + 0.1
 
 
@@ -321,17 +318,20 @@ def reference_data(toy, batch_size, rank=0, n_processes=1, validation_size=0.3):
 @pytest.mark.parametrize("n_processes", [2, 3])
 def test_processes_share_the_minibatches_of_one(toy, n_processes):
     torch.manual_seed(1)
-    one = list(reference_data(toy, 4 * n_processes).train_dataloader())
+    of_one_process = list(reference_data(toy, 4 * n_processes).train_dataloader())
     torch.manual_seed(2)
     shares = [
         list(reference_data(toy, 4, rank, n_processes).train_dataloader())
         for rank in range(n_processes)
     ]
-    for whole, *parts in zip(one, *shares, strict=True):
-        assert [len(part["X"]) for part in parts] == [4] * n_processes
-        for key in whole:
+    for batch, *batch_shares in zip(of_one_process, *shares, strict=True):
+        assert [len(batch_share["X"]) for batch_share in batch_shares] == [
+            4
+        ] * n_processes
+        for key in batch:
             torch.testing.assert_close(
-                torch.cat([part[key] for part in parts]), whole[key]
+                torch.cat([batch_share[key] for batch_share in batch_shares]),
+                batch[key],
             )
 
 
@@ -353,10 +353,10 @@ def test_each_held_out_cell_is_validated_once(toy, batch_size, validation_size):
     shares = [list(data.val_dataloader()) for data in processes]
     # Processes wait for one another after each minibatch.
     assert len({len(share) for share in shares}) == 1
-    found = torch.cat([batch["X"] for share in shares for batch in share]).numpy()
+    validated = torch.cat([batch["X"] for share in shares for batch in share]).numpy()
     expected = toy.X[processes[0].val_idx].toarray()
-    assert sorted(map(tuple, found)) == sorted(map(tuple, expected))
+    assert sorted(map(tuple, validated)) == sorted(map(tuple, expected))
     held_out = torch.cat(
         [batch["X"] for batch in processes[2].val_dataloader(all_shards=True)]
     )
-    np.testing.assert_array_equal(held_out, expected)
+    assert_array_equal(held_out, expected)

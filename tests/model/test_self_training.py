@@ -1,7 +1,5 @@
 """TOSICA.adapt: what a model learns from a query without labels, and when it does not."""
 
-from __future__ import annotations
-
 import anndata as ad
 import numpy as np
 import pytest
@@ -9,9 +7,10 @@ import scanpy as sc
 import scipy.sparse as sp
 import scvi
 import torch
+from numpy.testing import assert_array_equal
 
 import tosica
-from tosica import linear
+from tosica import TOSICA, linear
 from tosica.model import _self_training
 
 N_DRAWS = _self_training._N_DRAWS
@@ -21,10 +20,10 @@ def as_of_another_batch(adata, seed=0):
     """Let each gene be captured better or worse than before."""
     shifted = adata.copy()
     captured = np.random.default_rng(seed).uniform(0.05, 1, adata.n_vars)
-    before = sp.csr_matrix(shifted.X).expm1()
-    after = sp.csr_matrix(before.multiply(captured))
-    totals = np.asarray(before.sum(1) / after.sum(1))
-    shifted.X = sp.csr_matrix(after.multiply(totals)).log1p()
+    counts = sp.csr_matrix(shifted.X).expm1()
+    captured_counts = sp.csr_matrix(counts.multiply(captured))
+    totals = np.asarray(counts.sum(1) / captured_counts.sum(1))
+    shifted.X = sp.csr_matrix(captured_counts.multiply(totals)).log1p()
     return shifted
 
 
@@ -44,7 +43,7 @@ def other_batch(_pbmc):
 @pytest.fixture(scope="module")
 def adapted(pbmc_model, other_batch):
     scvi.settings.seed = 0
-    return pbmc_model.adapt(other_batch, enable_progress_bar=False)
+    return pbmc_model.adapt(other_batch)
 
 
 def accuracy(model, query, labels_key="bulk_labels"):
@@ -63,9 +62,9 @@ def test_labels_of_another_condition_become_better(shared, monkeypatch):
     reference = adata[is_treated].copy()
     query = adata[~is_treated].copy()
     tosica.pp.build_mask(reference)
-    tosica.TOSICA.setup_anndata(reference, labels_key="cluster_id")
-    model = tosica.TOSICA(reference)
-    model.train(enable_progress_bar=False, accelerator="cpu")
+    TOSICA.setup_anndata(reference, labels_key="cluster_id")
+    model = TOSICA(reference)
+    model.train(accelerator="cpu")
     adapted = model.adapt(query)
     assert (
         accuracy(adapted, query, "cluster_id")
@@ -89,22 +88,14 @@ def test_labels_of_another_batch_become_better(toy_model, seed):
     )
 
 
-@pytest.mark.parametrize("part", ["linear", "embedding", "encoder", "head"])
-def test_both_parts_learn(adapted, pbmc_model, part):
-    before, after = (
-        model.module.get_submodule(part).state_dict() for model in (pbmc_model, adapted)
-    )
-    assert any(not torch.equal(before[name], after[name]) for name in before)
-
-
 def test_the_model_and_the_query_stay_as_they_were(pbmc_model, other_batch, contents):
-    before = contents(other_batch)
+    original = contents(other_batch)
     fingerprint = pbmc_model.fingerprint
     pbmc_model.adapt(other_batch)
     assert pbmc_model.fingerprint == fingerprint
     assert pbmc_model.training_.adaptation is None
-    after = contents(other_batch)
-    assert before.keys() == after.keys()
+    adapted_contents = contents(other_batch)
+    assert original.keys() == adapted_contents.keys()
 
 
 @pytest.mark.slow
@@ -113,65 +104,35 @@ def test_the_same_call_gives_the_same_model(adapted, pbmc_model, other_batch):
     assert pbmc_model.adapt(other_batch).fingerprint == adapted.fingerprint
 
 
-@pytest.mark.slow
-def test_random_numbers_of_others_stay_as_they_were(pbmc_model, other_batch):
-    torch.manual_seed(3)
-    expected = torch.rand(2)
-    torch.manual_seed(3)
-    pbmc_model.adapt(other_batch)
-    assert torch.equal(torch.rand(2), expected)
-
-
 def test_repr_says_what_the_model_was_adapted_to(adapted):
     n_taught = adapted.training_.adaptation.n_teachers
     assert f"adapted to 175 cells: 2 rounds, {n_taught} cells taught" in repr(adapted)
     assert 50 < n_taught < 175
 
 
-def test_saved_and_loaded(adapted, other_batch, tmp_path):
-    adapted.save(tmp_path / "model")
-    loaded = tosica.TOSICA.load(tmp_path / "model")
+def test_saved_and_loaded(adapted, other_batch, save_and_load):
+    loaded = save_and_load(adapted)
     assert loaded.fingerprint == adapted.fingerprint
     assert str(loaded.training_.adaptation) == str(adapted.training_.adaptation)
     assert loaded.training_.regression == adapted.training_.regression
     expected = adapted.infer(other_batch)
-    found = loaded.infer(other_batch)
-    np.testing.assert_array_equal(found.probabilities, expected.probabilities)
-    np.testing.assert_array_equal(found.novelty, expected.novelty)
-
-
-@pytest.mark.slow
-def test_a_model_that_was_loaded_learns_the_same(
-    adapted, pbmc_model, other_batch, tmp_path
-):
-    pbmc_model.save(tmp_path / "model")
-    assert (
-        tosica.TOSICA.load(tmp_path / "model").adapt(other_batch).fingerprint
-        == adapted.fingerprint
-    )
+    actual = loaded.infer(other_batch)
+    assert_array_equal(actual.probabilities, expected.probabilities)
+    assert_array_equal(actual.novelty, expected.novelty)
 
 
 def test_novelty_asks_how_sure_the_model_was_before(adapted, pbmc_model, other_batch):
-    before = pbmc_model.infer(other_batch)
-    after = adapted.infer(other_batch)
-    assert np.corrcoef(before.novelty, after.novelty)[0, 1] > 0.98
-    assert np.corrcoef(before.probability, after.probability)[0, 1] < 0.98
-
-
-def test_tl_novelty_asks_so_too(adapted, pbmc_model, other_batch):
-    queries = [other_batch.copy(), other_batch.copy()]
-    for model, query in zip((pbmc_model, adapted), queries, strict=True):
-        model.annotate(query)
-        tosica.tl.novelty(query, model)
-    before, after = (query.obs["tosica_novelty"] for query in queries)
-    assert before.corr(after) > 0.9
+    unadapted = pbmc_model.infer(other_batch)
+    inferred = adapted.infer(other_batch)
+    assert np.corrcoef(unadapted.novelty, inferred.novelty)[0, 1] > 0.98
+    assert np.corrcoef(unadapted.probability, inferred.probability)[0, 1] < 0.98
 
 
 def test_no_surer_than_right_about_held_out_cells(adapted, pbmc_model, other_batch):
-    before, after = (
+    mean_probability, adapted_mean = (
         model.infer(other_batch).probability.mean() for model in (pbmc_model, adapted)
     )
-    assert after < max(adapted.held_out_accuracy_, before) + 0.02
+    assert adapted_mean < max(adapted.held_out_accuracy_, mean_probability) + 0.02
 
 
 @pytest.mark.slow
@@ -198,7 +159,7 @@ def annotated(pbmc_model, other_batch):
     """The query, annotated with adapt=True, and the adapted model."""
     query = other_batch.copy()
     scvi.settings.seed = 0
-    pbmc_model.annotate(query, adapt=True, enable_progress_bar=False)
+    pbmc_model.annotate(query, adapt=True)
     return query, pbmc_model.adapted_
 
 
@@ -206,46 +167,26 @@ def test_annotate_adapts_first(adapted, annotated, other_batch):
     query, model = annotated
     assert query.uns["tosica"]["model"] == adapted.fingerprint == model.fingerprint
     assert query.uns["tosica"]["adapted"].startswith("adapted to 175 cells")
-    np.testing.assert_array_equal(
+    assert_array_equal(
         query.obs["tosica_prediction"].astype(str), adapted.predict(other_batch)
     )
 
 
-def test_the_adapted_model_explains_its_labels(annotated):
-    query, model = annotated
-    explained = tosica.tl.attribute(query, model, copy=True)
-    assert explained.uns["tosica_attribution"]["completeness_error"] < 0.05
-
-
 def test_an_adapted_model_says_what_it_is_for(adapted, other_batch, caplog):
-    with caplog.at_level("INFO", "tosica"):
-        adapted.annotate(other_batch, copy=True)
+    adapted.annotate(other_batch, copy=True)
     assert (
         "for cells of another batch, take the model that it was made from"
         in caplog.text
     )
 
 
-def test_the_card_says_what_the_model_learnt_from(adapted):
-    assert "adapted to 175 cells" in adapted.get_model_card(
-        tissue="blood", license="cc-by-4.0"
-    )
-
-
-def test_labels_without_it_do_not_depend_on_other_cells(pbmc_model, other_batch):
-    every = pbmc_model.infer(other_batch)
-    some = pbmc_model.infer(other_batch[:20].copy())
-    np.testing.assert_allclose(every.probabilities[:20], some.probabilities, atol=1e-5)
-
-
 def test_annotate_says_that_a_query_is_of_another_batch(
     pbmc_model, other_batch, pbmc_query, caplog
 ):
-    with caplog.at_level("INFO", "tosica"):
-        pbmc_model.annotate(pbmc_query)
-        assert "annotate(query, adapt=True)" not in caplog.text
-        query = other_batch.copy()
-        pbmc_model.annotate(query)
+    pbmc_model.annotate(pbmc_query)
+    assert "annotate(query, adapt=True)" not in caplog.text
+    query = other_batch.copy()
+    pbmc_model.annotate(query)
     assert "annotate(query, adapt=True)" in caplog.text
     assert (
         query.uns["tosica"]["batch_signal"]
@@ -259,10 +200,10 @@ def test_annotate_says_that_a_query_is_of_another_batch(
 
 
 def test_labels_can_be_left_out_afterwards(adapted, other_batch):
-    kept = adapted.labels[2:6]
-    found = adapted.subset(kept).infer(other_batch)
-    assert found.probabilities.shape == (175, 4)
-    assert np.isfinite(found.novelty).all()
+    four_labels = adapted.labels[2:6]
+    inferred = adapted.subset(four_labels).infer(other_batch)
+    assert inferred.probabilities.shape == (175, 4)
+    assert np.isfinite(inferred.novelty).all()
 
 
 @pytest.mark.slow
@@ -270,7 +211,7 @@ def test_labels_can_be_added_afterwards(adapted, other_batch):
     query = other_batch.copy()
     is_new = (query.obs["bulk_labels"] == "CD34+").to_numpy()
     query.obs["known"] = np.where(is_new, "progenitor", "not known")
-    grown = tosica.TOSICA.load_query_data(query, adapted, "known", "not known")
+    grown = TOSICA.load_query_data(query, adapted, "known", "not known")
     grown.fit_new_labels()
     assert str(grown.training_.adaptation) == str(adapted.training_.adaptation)
     assert np.isfinite(grown.infer(query).novelty).all()
@@ -280,8 +221,7 @@ def test_labels_can_be_added_afterwards(adapted, other_batch):
 
 
 def test_a_query_of_the_same_batch_teaches_nothing(pbmc_model, pbmc_query, caplog):
-    with caplog.at_level("INFO", "tosica"):
-        adapted = pbmc_model.adapt(pbmc_query)
+    adapted = pbmc_model.adapt(pbmc_query)
     assert "no more than two samples of the same cells" in caplog.text
     assert adapted.fingerprint == pbmc_model.fingerprint
     assert adapted.training_.adaptation.n_rounds == 0
@@ -292,36 +232,33 @@ def test_a_query_of_the_same_batch_teaches_nothing(pbmc_model, pbmc_query, caplo
     )
 
 
-@pytest.mark.parametrize("kept", ["one type", "four cells", "one cell"])
-def test_few_cells_teach_nothing(pbmc_model, other_batch, kept, caplog):
+@pytest.mark.parametrize("cells", ["one type", "four cells", "one cell"])
+def test_few_cells_teach_nothing(pbmc_model, other_batch, cells, caplog):
     of_type = other_batch.obs["tosica_type"] = pbmc_model.predict(other_batch)
     rows = {
         "one type": of_type == "Dendritic",
         "four cells": np.arange(175) < 4,
         "one cell": np.arange(175) < 1,
-    }[kept]
+    }[cells]
     query = other_batch[rows].copy()
-    with caplog.at_level("INFO", "tosica"):
-        adapted = pbmc_model.adapt(query)
+    adapted = pbmc_model.adapt(query)
     assert adapted.fingerprint == pbmc_model.fingerprint
     assert "fewer than two labels have 5 cells" in caplog.text
 
 
 def test_labels_at_chance_teach_nothing(toy, toy_query, caplog):
     toy.obs["kind"] = np.random.default_rng(0).permutation(toy.obs["kind"])
-    tosica.TOSICA.setup_anndata(toy, labels_key="kind")
-    model = tosica.TOSICA(toy, embed_dim=8, n_heads=2)
+    TOSICA.setup_anndata(toy, labels_key="kind")
+    model = TOSICA(toy, embed_dim=8, n_heads=2)
     model.train(
         max_epochs=1,
         train_size=0.5,
         check_labels=False,
-        enable_progress_bar=False,
         accelerator="cpu",
     )
     truth = model.training_.held_out_codes[0]
     model.training_.held_out_codes = np.stack([truth, (truth + 1) % 3])
-    with caplog.at_level("INFO", "tosica"):
-        model.adapt(toy_query)
+    model.adapt(toy_query)
     assert "right no more often than the commonest label" in caplog.text
 
 
@@ -350,25 +287,6 @@ def test_a_model_without_branch(network_model, toy_query):
 def test_a_model_of_several_modalities(cite_model, cite_query):
     with pytest.raises(TypeError, match="A model of a MuData cannot be adapted"):
         cite_model.adapt(cite_query.mod[next(iter(cite_query.mod))])
-
-
-def test_a_mudata(pbmc_model, cite_query):
-    with pytest.raises(TypeError, match="adata must be an AnnData"):
-        pbmc_model.adapt(cite_query)
-
-
-def test_an_untrained_model(toy, toy_query):
-    tosica.TOSICA.setup_anndata(toy, labels_key="kind")
-    with pytest.raises(RuntimeError, match="The model is not trained"):
-        tosica.TOSICA(toy, embed_dim=8, n_heads=2).adapt(toy_query)
-
-
-def test_another_species(pbmc_model, other_batch):
-    names = other_batch.var_names
-    query = ad.AnnData(other_batch.X, obs=other_batch.obs[[]])
-    query.var_names = [f"ENSDARG{i:011d}" for i in range(len(names))]
-    with pytest.raises(ValueError, match="at least half are needed"):
-        pbmc_model.adapt(query)
 
 
 def test_ctrl_c_leaves_the_model(pbmc_model, other_batch, monkeypatch):

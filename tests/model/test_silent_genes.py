@@ -1,9 +1,5 @@
 """Genes that are zero in the whole reference: a query lacks nothing of them."""
 
-from __future__ import annotations
-
-import logging
-
 import anndata as ad
 import numpy as np
 import pandas as pd
@@ -28,13 +24,12 @@ def model():
     tosica.pp.build_mask(adata, {"a": GENES[:10], "b": GENES[10:]}, min_genes=3)
     tosica.TOSICA.setup_anndata(adata, labels_key="kind")
     model = tosica.TOSICA(adata, embed_dim=8, n_heads=2, n_layers=1)
-    model.train(max_epochs=1, accelerator="cpu", enable_progress_bar=False)
+    model.train(max_epochs=1, accelerator="cpu")
     return model
 
 
 @pytest.mark.parametrize("kind", ["counts", "logarithms", "raw", "with_zeros"])
 def test_a_complete_query_is_not_told_to_lack_genes(kind, model, toy_query, caplog):
-    caplog.set_level(logging.INFO, "tosica")
     options = {}
     if kind == "logarithms":
         sc.pp.normalize_total(toy_query, target_sum=1e4)

@@ -1,7 +1,5 @@
 """Which gene sets and modules become tokens, and that a model keeps them."""
 
-from __future__ import annotations
-
 import os
 
 import anndata as ad
@@ -9,10 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from numpy.testing import assert_array_equal
 
 from tosica import TOSICA, pp
-from tosica.linear import LabeledRows
-from tosica.model import _tokens
 
 N_GENES, N_CELLS = 120, 90
 NAMES = np.array([f"G{i}" for i in range(N_GENES)], dtype=object)
@@ -71,7 +68,7 @@ def model_of(adata, **kwargs):
 
 
 def quick(model, **kwargs):
-    settings = {"max_epochs": 1, "accelerator": "cpu", "enable_progress_bar": False}
+    settings = {"max_epochs": 1, "accelerator": "cpu"}
     model.train(**settings | kwargs)
     return model
 
@@ -79,8 +76,8 @@ def quick(model, **kwargs):
 def members_of(model):
     """Genes of each token, by its name."""
     embedding = model.module.embedding
-    parts = np.split(embedding.genes.numpy(), embedding.indptr.numpy()[1:-1])
-    return dict(zip(model.gene_sets, parts, strict=True))
+    genes_of_tokens = np.split(embedding.genes.numpy(), embedding.indptr.numpy()[1:-1])
+    return dict(zip(model.gene_sets, genes_of_tokens, strict=True))
 
 
 def state_of(model):
@@ -95,33 +92,21 @@ def test_planted_sets_are_chosen(reference):
     model = model_of(reference, max_gene_sets=3)
     assert model.gene_sets[:3] == list(PLANTED)
     for name, genes in PLANTED.items():
-        np.testing.assert_array_equal(members_of(model)[name], list(genes))
+        assert_array_equal(members_of(model)[name], list(genes))
 
 
 def test_chosen_sets_keep_the_order_of_the_candidates(reference, caplog):
     model = model_of(reference, max_gene_sets=10)
-    n_modules = len(model.gene_sets) - 10
-    said = f"TOSICA: 10 of 43 gene sets and {n_modules} modules of genes that none of them holds are tokens"
-    assert said in caplog.messages
-    columns = state_of(model)["columns"]
-    assert (
-        reference.uns["tosica_mask"]["gene_sets"][columns[:10]].tolist()
-        == model.gene_sets[:10]
-    )
-    assert (columns[10:] == -1).all()
-    assert state_of(model)["n_modules"] == n_modules
     names = reference.uns["tosica_mask"]["gene_sets"].tolist()
-    chosen = [name for name in model.gene_sets if not name.startswith("module: ")]
-    assert len(chosen) == 10
-    assert set(PLANTED) <= set(chosen)
-    assert [names.index(name) for name in chosen] == sorted(
-        names.index(name) for name in chosen
-    )
+    positions = [names.index(name) for name in model.gene_sets[:10]]
+    assert positions == sorted(positions)
     mask = reference.varm["tosica_mask"].toarray()
-    for name in chosen:
-        np.testing.assert_array_equal(
-            members_of(model)[name], np.flatnonzero(mask[:, names.index(name)])
-        )
+    for name, position in zip(model.gene_sets, positions, strict=False):
+        genes = np.flatnonzero(mask[:, position])
+        assert_array_equal(members_of(model)[name], genes)
+    n_modules = len(model.gene_sets) - 10
+    line = f"TOSICA: 10 of 43 gene sets and {n_modules} modules of genes that none of them holds are tokens"
+    assert line in caplog.messages
 
 
 @pytest.mark.parametrize("max_gene_sets", [3, 43, None])
@@ -138,7 +123,7 @@ def test_every_expressed_gene_is_in_a_token(reference, max_gene_sets):
     expressed = np.flatnonzero(reference.X.toarray().std(0) > 0)
     assert len(expressed) == 115
     # In one module each, and in none if a set holds them.
-    np.testing.assert_array_equal(np.sort(of_modules), np.setdiff1d(expressed, of_sets))
+    assert_array_equal(np.sort(of_modules), np.setdiff1d(expressed, of_sets))
     for name, genes in modules.items():
         leading = name.removeprefix("module: ").split(", ")
         assert 1 <= len(leading) <= 3
@@ -163,10 +148,10 @@ def test_the_same_cells_have_the_same_tokens(reference):
         np.log1p(1e4 * counts / counts.sum(1, keepdims=True)),
     ):
         reference.X = x
-        found = members_of(model_of(reference))
-        assert list(found) == list(expected)
+        actual = members_of(model_of(reference))
+        assert list(actual) == list(expected)
         for name, genes in expected.items():
-            np.testing.assert_array_equal(found[name], genes)
+            assert_array_equal(actual[name], genes)
     reference.layers["counts"], reference.X = counts, -counts
     TOSICA.setup_anndata(reference, labels_key="kind", layer="counts")
     assert TOSICA(reference, embed_dim=8, n_heads=2, max_gene_sets=6).gene_sets == list(
@@ -174,57 +159,6 @@ def test_the_same_cells_have_the_same_tokens(reference):
     )
     model = TOSICA(reference, embed_dim=8, n_heads=2, max_gene_sets=6, modules=False)
     assert (len(model.gene_sets), state_of(model)["n_modules"]) == (6, 0)
-
-
-def test_unlabelled_cells_are_not_used(reference):
-    """Whatever they are, and as if they were not there."""
-    some = np.arange(N_CELLS) % 4 > 0
-    expected = model_of(reference[some].copy())
-    rng = np.random.default_rng(0)
-    x = reference.X.toarray()
-    x[~some] = rng.poisson(5, ((~some).sum(), N_GENES))
-    reference.X = sp.csr_matrix(x)
-    reference.obs["kind"] = reference.obs["kind"].cat.add_categories("?")
-    reference.obs.loc[~some, "kind"] = "?"
-    TOSICA.setup_anndata(reference, labels_key="kind", unlabeled_category="?")
-    model = TOSICA(reference, embed_dim=8, n_heads=2, max_gene_sets=6)
-    assert model.gene_sets == expected.gene_sets
-    for name, genes in members_of(expected).items():
-        np.testing.assert_array_equal(members_of(model)[name], genes)
-
-
-def test_some_labelled_cells_are_drawn_from(reference, monkeypatch):
-    read = []
-
-    def take(rows, cells, *args):
-        read.append(cells)
-        return LabeledRows(rows, cells, *args)
-
-    monkeypatch.setattr(_tokens, "_MAX_CELLS", 60)
-    monkeypatch.setattr(_tokens, "LabeledRows", take)
-    reference.obs["kind"] = reference.obs["kind"].cat.add_categories("?")
-    reference.obs.loc[LABELS == 2, "kind"] = "?"
-    TOSICA.setup_anndata(reference, labels_key="kind", unlabeled_category="?")
-    model = TOSICA(reference, embed_dim=8, n_heads=2, max_gene_sets=3)
-    (cells,) = read
-    assert len(cells) <= 60
-    assert not (LABELS[cells] == 2).any()
-    assert {"type a", "type b"} & set(model.gene_sets)
-    # Nothing is read if nothing is to be chosen.
-    TOSICA(reference, embed_dim=8, n_heads=2, modules=False)
-    assert len(read) == 1
-
-
-def test_two_models_of_one_reference(reference):
-    """Each chooses by itself; neither changes the other's or the manager's registry."""
-    few, many = (
-        model_of(reference, max_gene_sets=3),
-        model_of(reference, max_gene_sets=20),
-    )
-    assert len(few.gene_sets) != len(many.gene_sets)
-    assert sum(not name.startswith("module") for name in few.gene_sets) == 3
-    assert quick(few).get_attention(reference).shape[1] == len(few.gene_sets)
-    assert quick(many).get_attention(reference).shape[1] == len(many.gene_sets)
 
 
 def test_more_tokens_than_memory_allows(reference, monkeypatch):
@@ -250,20 +184,20 @@ def test_training_goes_on_with_the_same_tokens(reference, tmp_path, monkeypatch)
     model.save(tmp_path / "model")
     # Chosen once, and not anew by other cells, which could choose the same by chance.
     monkeypatch.setattr("tosica.model._tokens._choose_tokens", None)
-    other = make(seed=7)
-    other.varm, other.uns = reference.varm, reference.uns
-    loaded = TOSICA.load(tmp_path / "model", adata=other)
+    other_cells = make(seed=7)
+    other_cells.varm, other_cells.uns = reference.varm, reference.uns
+    loaded = TOSICA.load(tmp_path / "model", adata=other_cells)
     assert loaded.gene_sets == model.gene_sets
     for name, genes in members_of(model).items():
-        np.testing.assert_array_equal(members_of(loaded)[name], genes)
+        assert_array_equal(members_of(loaded)[name], genes)
     pd.testing.assert_frame_equal(
         loaded.get_linear_weights(), model.get_linear_weights()
     )
-    expected = model.predict(other, soft=True)
+    expected = model.predict(other_cells, soft=True)
     pd.testing.assert_frame_equal(loaded.predict(soft=True), expected)
     quick(loaded)
     assert loaded.fingerprint != model.fingerprint
-    assert loaded.get_attention(other).columns.tolist() == model.gene_sets
+    assert loaded.get_attention(other_cells).columns.tolist() == model.gene_sets
     # Saved once more, with the same tokens as ever.
     loaded.save(tmp_path / "again")
     assert TOSICA.load(tmp_path / "again").gene_sets == model.gene_sets

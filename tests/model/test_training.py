@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from contextlib import contextmanager
 
 import numpy as np
 import pandas as pd
@@ -13,11 +12,11 @@ from _cells import untrained
 from anndata import AnnData
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import TQDMProgressBar
+from numpy.testing import assert_array_equal
 from sklearn.metrics import log_loss
 
 import tosica
 from tosica import TOSICA
-from tosica.model import _phases
 from tosica.model._phases import PHASES, fit_network, refit
 from tosica.model._plan import TrainingPlan, TrainingPlanConfig
 from tosica.model._reference import ReferenceData
@@ -54,10 +53,8 @@ def test_same_seed_same_weights_and_their_history(toy, train):
         assert table.index.tolist() == [0, 1, 2, 3]
         assert np.isfinite(table[name].astype(float)).all()
         pd.testing.assert_frame_equal(not_refitted.history[name], table)
-    np.testing.assert_array_equal(refitted.train_indices, not_refitted.train_indices)
-    np.testing.assert_array_equal(
-        refitted.validation_indices, not_refitted.validation_indices
-    )
+    assert_array_equal(refitted.train_indices, not_refitted.train_indices)
+    assert_array_equal(refitted.validation_indices, not_refitted.validation_indices)
     assert refitted.module.temperature == not_refitted.module.temperature
     assert not same(weights_of(refitted), weights_of(not_refitted))
     assert train(toy.copy(), max_epochs=4).fingerprint == refitted.fingerprint
@@ -86,7 +83,7 @@ ONE_CELL = pytest.mark.filterwarnings("ignore:labels with a single cell:UserWarn
 @ONE_CELL
 @pytest.mark.parametrize("linear", [True, False])
 def test_a_label_with_a_single_cell_is_learnt_and_not_held_out(
-    toy, toy_query, train, tmp_path, fast_plan, linear
+    toy, toy_query, train, save_and_load, fast_plan, linear
 ):
     of_c = np.flatnonzero(toy.obs["kind"] == "c")
     reference = toy[np.setdiff1d(np.arange(90), of_c[1:])].copy()
@@ -109,9 +106,8 @@ def test_a_label_with_a_single_cell_is_learnt_and_not_held_out(
         assert (predictions == truth)[truth == "c"].mean() > 0.5
     assert np.isfinite(model.predict(toy_query, soft=True).to_numpy()).all()
     assert model.predict_set(toy_query, coverage=0.8).shape == (60, 3)
-    model.save(tmp_path / "model")
-    loaded = TOSICA.load(tmp_path / "model")
-    np.testing.assert_array_equal(loaded.predict(toy_query), predictions)
+    loaded = save_and_load(model)
+    assert_array_equal(loaded.predict(toy_query), predictions)
 
 
 @ONE_CELL
@@ -119,7 +115,7 @@ def test_a_label_with_a_single_cell_is_learnt_and_not_held_out(
 def test_labels_that_all_have_a_single_cell(toy, toy_query, train, linear):
     """As of a reference that has one profile a type: nothing can be held out."""
     model = train(toy[:3].copy(), linear=linear)
-    np.testing.assert_array_equal(model.train_indices, [0, 1, 2])
+    assert_array_equal(model.train_indices, [0, 1, 2])
     assert len(model.validation_indices) == 0
     assert model.training_.held_out_probabilities is None
     assert np.isfinite(model.predict(toy_query, soft=True).to_numpy()).all()
@@ -152,7 +148,7 @@ def test_references_of_any_size(n_labels, n_cells):
         reference, {f"set {i}": reference.var_names[i::10] for i in range(10)}
     )
     model = untrained(reference)
-    model.train(accelerator="cpu", enable_progress_bar=False)
+    model.train(accelerator="cpu")
     model.annotate(query)
     assert (
         query.obs["tosica_prediction"].astype(str) == query.obs["kind"]
@@ -296,24 +292,6 @@ def test_hiding_makes_steps_random(toy, hidden, changes):
     assert (len(losses) > 1) is changes
 
 
-def test_label_smoothing_is_part_of_the_training_loss_only(toy):
-    module = untrained(toy).module
-    module.head.bias.data = torch.tensor([3.0, 0.0, -3.0])
-    batch = {"X": torch.from_numpy(toy.X[:1].toarray()), "labels": torch.zeros(1, 1)}
-    logged = {}
-    losses = {}
-    for smoothing in (0.0, 0.3):
-        config = TrainingPlanConfig(
-            gene_dropout=0, token_dropout=0, label_smoothing=smoothing
-        )
-        plan = TrainingPlan(module, config)
-        plan.log = lambda name, value, **kwargs: logged.update({name: value.item()})
-        losses[smoothing] = plan.training_step(batch, 0).item()
-        plan.validation_step(batch, 0)
-        assert logged["validation_loss"] == pytest.approx(losses[0.0], rel=1e-5)
-    assert losses[0.3] > losses[0.0] + 0.1
-
-
 # --------------------------------------------------------------------------- what is said
 
 
@@ -332,34 +310,14 @@ def test_one_line_says_how_it_went(toy, train, caplog, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_bars(toy, train, monkeypatch, terminal):
-    bars = []
+def test_the_bar_of_a_training(toy, train, terminal):
+    train(toy, max_epochs=2)
+    assert "train: network, epoch 2/2: 100%" in terminal.getvalue()
 
-    @contextmanager
-    def progress(*args, **kwargs):
-        with real_progress(*args, **kwargs) as bar:
-            bars.append(bar)
-            yield bar
 
-    real_progress = _phases.progress
-    monkeypatch.setattr(_phases, "progress", progress)
-
-    class Own(TQDMProgressBar):
-        n_steps = 0
-
-        def on_train_batch_end(self, *args):
-            super().on_train_batch_end(*args)
-            self.n_steps += 1
-
-    # An own bar takes the place of ours.
-    own_bar = Own()
-    model = train(toy, setup={"batch_key": "donor"}, max_epochs=1)
-    model.train(max_epochs=2, batch_size=16, accelerator="cpu", callbacks=[own_bar])
-    assert own_bar.n_steps == 12
-    bars.clear()
-    model.train(max_epochs=2, batch_size=16, accelerator="cpu")
-    counted = {bar.desc: (bar.n, bar.total) for bar in bars if bar.total}
-    assert counted == {"train: network, epoch 2/2: ": (192, 192)}
+def test_a_bar_of_the_callers_takes_its_place(toy, train, terminal):
+    train(toy, max_epochs=2, callbacks=[TQDMProgressBar()])
+    assert "network, epoch" not in terminal.getvalue()
 
 
 # --------------------------------------------------------------------------- extension
@@ -385,9 +343,7 @@ def test_parts_can_be_replaced(toy):
 
     Own.setup_anndata(toy, labels_key="kind")
     model = Own(toy, embed_dim=8, n_heads=2)
-    model.train(
-        max_epochs=1, batch_size=16, accelerator="cpu", enable_progress_bar=False
-    )
+    model.train(max_epochs=1, batch_size=16, accelerator="cpu")
     assert Plan.n_steps == 6
     assert not model.training_.refitted
 

@@ -1,7 +1,5 @@
 """Trainings that begin or run in another way: a network's weights, a card, threads, processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -14,6 +12,7 @@ import pytest
 import scvi
 import torch
 from _cells import TOY_SETS
+from numpy.testing import assert_allclose
 
 import tosica
 from tosica.module import MaskedEmbedding
@@ -59,7 +58,7 @@ def test_sets_with_weights_start_as_weighted_sums(ref, n_sets):
         expected = weights[genes[inside], columns.index(name)]
         # One direction, times the weights.
         direction = started.numpy() / expected[:, None]
-        np.testing.assert_allclose(
+        assert_allclose(
             direction, np.broadcast_to(direction[:1], direction.shape), rtol=1e-4
         )
         # As large as what was drawn: a third is the variance of numbers between -1 and 1.
@@ -67,14 +66,13 @@ def test_sets_with_weights_start_as_weighted_sums(ref, n_sets):
 
 
 def test_the_networks_weights_come_before_the_regressions(
-    ref, toy_query, tmp_path, monkeypatch
+    ref, toy_query, save_and_load, monkeypatch
 ):
     model = tosica.TOSICA(ref, embed_dim=16)
     model.start_from_network()
     monkeypatch.setattr(MaskedEmbedding, "init_from_linear", None)
-    model.train(max_epochs=1, enable_progress_bar=False, refit=False)
-    model.save(tmp_path / "model")
-    loaded = tosica.TOSICA.load(tmp_path / "model")
+    model.train(max_epochs=1, refit=False)
+    loaded = save_and_load(model)
     assert list(loaded.predict(toy_query)) == list(model.predict(toy_query))
     with pytest.raises(ValueError, match=r"^The model was trained already"):
         model.start_from_network()
@@ -115,9 +113,7 @@ def test_a_card_gives_what_the_processor_gives(toy, toy_query, train, precision)
     model.to_device("cpu")
     expected = model.annotate(toy_query, probabilities=True, copy=True)
     for name in expected.obsm:
-        np.testing.assert_allclose(
-            on_card.obsm[name], expected.obsm[name], rtol=0, atol=1e-5
-        )
+        assert_allclose(on_card.obsm[name], expected.obsm[name], rtol=0, atol=1e-5)
 
 
 # --------------------------------------------------------------------------- threads
@@ -142,9 +138,7 @@ def test_the_number_of_threads_changes_nothing(
         scvi.settings.seed = 0
         tosica.TOSICA.setup_anndata(pbmc_ref, labels_key="bulk_labels")
         model = tosica.TOSICA(pbmc_ref, embed_dim=8, n_heads=2, max_gene_sets=10)
-        model.train(
-            max_epochs=1, enable_progress_bar=False, check_labels=False, refit=False
-        )
+        model.train(max_epochs=1, check_labels=False, refit=False)
         states.append(model.module.state_dict())
         query = pbmc_query.copy()
         pbmc_model.annotate(query, probabilities=True)
@@ -167,7 +161,7 @@ def test_what_is_for_one_process(toy, tmp_path):
     model = tosica.TOSICA(toy, embed_dim=8, n_heads=2, n_layers=1)
 
     def train(**kwargs):
-        options = {"check_labels": False, "enable_progress_bar": False}
+        options = {"check_labels": False}
         model.train(accelerator="cpu", devices=2, **options, **kwargs)
 
     for strategy in ("ddp_spawn", "fsdp"):
@@ -195,7 +189,7 @@ def main(strategy, folder):
     if strategy == "ddp":
         several = {"batch_size": 16, "devices": 2, "strategy": strategy}
     model.train(
-        max_epochs=3, accelerator="cpu", enable_progress_bar=False, early_stopping=True,
+        max_epochs=3, accelerator="cpu", early_stopping=True,
         plan_kwargs={"gene_dropout": 0, "token_dropout": 0}, **several,
     )
     # Not in all processes, but all may call it.
@@ -249,7 +243,7 @@ def test_two_scripts_train_as_one_process(tmp_path):
             torch.testing.assert_close(values, expected[key], atol=1e-4, rtol=1e-4)
         # The first process keeps the history.
         for key, losses in result["history"].items():
-            np.testing.assert_allclose(losses, of_one["history"][key], rtol=1e-4)
+            assert_allclose(losses, of_one["history"][key], rtol=1e-4)
         assert bool(result["history"]) is (rank == 0)
     loaded = tosica.TOSICA.load(tmp_path / "ddp").module.state_dict()
     weights = results(tmp_path, "ddp_0")[0]

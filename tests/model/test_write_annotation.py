@@ -1,7 +1,5 @@
 """What annotate writes, and that it writes nothing else."""
 
-from __future__ import annotations
-
 from importlib.metadata import version
 
 import anndata
@@ -10,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from anndata import AnnData
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tosica.model import AnnotationResult
 
@@ -40,8 +39,8 @@ KEYS = {
 
 
 def write(adata, probabilities, cutoff=0.5, **changes):
-    every = np.array(probabilities, dtype=np.float32)
-    given = {
+    table = np.array(probabilities, dtype=np.float32)
+    fields = {
         "obs_names": adata.obs_names,
         "labels": ["b", "a", "c"],
         "dtype": pd.CategoricalDtype(np.array(["b", "a", "c"], dtype=object)),
@@ -53,14 +52,14 @@ def write(adata, probabilities, cutoff=0.5, **changes):
             "n_genes": 1,
             "n_missing_genes": 0,
         },
-        **{"codes": every.argmax(1), "probability": every.max(1)},
+        **{"codes": table.argmax(1), "probability": table.max(1)},
         **{
-            "second_codes": np.argsort(-every)[:, 1],
-            "second_probability": np.sort(every)[:, 1],
+            "second_codes": np.argsort(-table)[:, 1],
+            "second_probability": np.sort(table)[:, 1],
         },
         "attention": np.full((adata.n_obs, 2), 0.25, dtype=np.float32),
     }
-    AnnotationResult(**{**given, **changes}).to_adata(adata, cutoff=cutoff)
+    AnnotationResult(**{**fields, **changes}).to_adata(adata, cutoff=cutoff)
 
 
 @pytest.fixture
@@ -81,7 +80,7 @@ def test_label_or_unknown(cells):
     # The reference's order, not the alphabet's; Unknown last; only what occurs.
     assert prediction.cat.categories.tolist() == ["b", "a", "Unknown"]
     assert cells.uns["tosica_prediction_colors"] == ["#00000b", "#00000a", GREY]
-    np.testing.assert_array_equal(
+    assert_array_equal(
         cells.obs["tosica_probability"],
         np.array([0.7, 0.4, 0.9, 0.5], dtype=np.float32),
     )
@@ -100,9 +99,9 @@ def test_label_or_unknown(cells):
 
 def test_labels_of_one_term(cells):
     write(cells, PROBABILITIES, terms={"a": "CL:1", "b": "CL:1"})
-    written = cells.obs["tosica_prediction_ontology_term_id"]
-    assert list(written) == ["CL:1", "unknown", "CL:1", "CL:1"]
-    assert list(written.cat.categories) == ["CL:1", "unknown"]
+    column = cells.obs["tosica_prediction_ontology_term_id"]
+    assert list(column) == ["CL:1", "unknown", "CL:1", "CL:1"]
+    assert list(column.cat.categories) == ["CL:1", "unknown"]
 
 
 # --------------------------------------------------------------------------- annotate
@@ -137,47 +136,47 @@ def test_every_key_of_the_contract(pbmc_model, annotated):
         label.replace("/", "|") for label in pbmc_model.labels
     ]
     assert table.index.equals(annotated.obs_names)
-    np.testing.assert_array_equal(probability, table.max(axis=1))
+    assert_array_equal(probability, table.max(axis=1))
 
     attention = annotated.obsm["X_tosica"]
     assert isinstance(attention, np.ndarray)
     assert attention.dtype == np.float32
     assert attention.shape == (n, len(pbmc_model.gene_sets))
-    np.testing.assert_allclose(
-        attention, pbmc_model.get_attention(annotated), atol=1e-7
-    )
+    assert_allclose(attention, pbmc_model.get_attention(annotated), atol=1e-7)
 
-    about = annotated.uns["tosica"]
-    assert about["gene_sets"].tolist() == pbmc_model.gene_sets
-    assert about["labels"].tolist() == pbmc_model.labels
-    assert about["cutoff"] == 0.1
-    assert about["model"] == pbmc_model.fingerprint
-    assert about["version"] == version("tosica")
+    record = annotated.uns["tosica"]
+    assert record["gene_sets"].tolist() == pbmc_model.gene_sets
+    assert record["labels"].tolist() == pbmc_model.labels
+    assert record["cutoff"] == 0.1
+    assert record["model"] == pbmc_model.fingerprint
+    assert record["version"] == version("tosica")
 
 
 def test_nothing_else_changes(pbmc_model, pbmc_query, contents, new_keys):
     pbmc_query.layers["more"] = pbmc_query.X.toarray().astype(np.float64)
     pbmc_query.raw = pbmc_query.copy()
-    before = contents(pbmc_query)
+    original = contents(pbmc_query)
     assert pbmc_model.annotate(pbmc_query) is None
     keys = KEYS | {"uns/tosica/batch_signal", "uns/tosica/likeness"}
-    assert new_keys(before, contents(pbmc_query)) == keys
+    assert new_keys(original, contents(pbmc_query)) == keys
     # Another call replaces all, tables too.
     pbmc_model.annotate(pbmc_query, probabilities=True)
     pbmc_model.annotate(pbmc_query)
-    assert new_keys(before, contents(pbmc_query)) == keys
+    assert new_keys(original, contents(pbmc_query)) == keys
 
 
 @pytest.mark.parametrize("change", ["order", "cells"])
 def test_a_result_is_not_written_to_other_cells(pbmc_model, pbmc_query, change):
     result = pbmc_model.infer(pbmc_query)
-    others = pbmc_query[::-1].copy() if change == "order" else pbmc_query[:3].copy()
+    other_cells = (
+        pbmc_query[::-1].copy() if change == "order" else pbmc_query[:3].copy()
+    )
     with pytest.raises(
         ValueError,
         match="adata has other cells than the 175 of this result, or another order",
     ):
-        result.to_adata(others)
-    assert "tosica_prediction" not in others.obs
+        result.to_adata(other_cells)
+    assert "tosica_prediction" not in other_cells.obs
 
 
 def test_cutoff(pbmc_model, pbmc_query):
@@ -186,9 +185,7 @@ def test_cutoff(pbmc_model, pbmc_query):
     highest = float(pbmc_query.obs["tosica_probability"].max())
     pbmc_model.annotate(pbmc_query, cutoff=highest)
     named = pbmc_query.obs["tosica_prediction"] != "Unknown"
-    np.testing.assert_array_equal(
-        named, pbmc_query.obs["tosica_probability"] == highest
-    )
+    assert_array_equal(named, pbmc_query.obs["tosica_probability"] == highest)
     above = float(np.nextafter(np.float32(highest), np.float32(2)))
     assert above < 1
     pbmc_model.annotate(pbmc_query, cutoff=above)
@@ -196,18 +193,18 @@ def test_cutoff(pbmc_model, pbmc_query):
     assert pbmc_query.uns["tosica"]["cutoff"] == above
 
 
-@pytest.mark.parametrize("what", ["copy", "view", "copy of a view"])
+@pytest.mark.parametrize("kind", ["copy", "view", "copy of a view"])
 def test_backed_query_that_would_have_to_be_copied(
-    toy_model, toy_query, tmp_path, what
+    toy_model, toy_query, tmp_path, kind
 ):
     toy_query.write_h5ad(tmp_path / "query.h5ad")
     on_disk = anndata.read_h5ad(tmp_path / "query.h5ad", backed="r")
     try:
-        query = on_disk[:20] if "view" in what else on_disk
+        query = on_disk[:20] if "view" in kind else on_disk
         with pytest.raises(
             ValueError, match=r"annotate cannot write to .*: call adata\.to_memory"
         ):
-            toy_model.annotate(query, copy="copy" in what)
+            toy_model.annotate(query, copy="copy" in kind)
         assert list(query.obs) == ["kind", "donor"]
     finally:
         on_disk.file.close()
@@ -216,22 +213,22 @@ def test_backed_query_that_would_have_to_be_copied(
 # --------------------------------------------------------------------------- on disk
 
 
-@pytest.mark.parametrize("what", ["head.weight", "linear.weights"])
-def test_spoilt_weights_give_no_label(toy, toy_query, train, what):
+@pytest.mark.parametrize("weights", ["head.weight", "linear.weights"])
+def test_spoilt_weights_give_no_label(toy, toy_query, train, weights):
     """The largest of numbers that are none would be the first."""
     model = train(toy)
     with torch.no_grad():
-        model.module.state_dict()[what].view(-1)[0] = np.nan
-    before = toy_query.copy()
+        model.module.state_dict()[weights].view(-1)[0] = np.nan
+    original = toy_query.copy()
     with pytest.raises(
         ValueError, match="no finite probabilities: its weights are spoilt"
     ):
         model.annotate(toy_query)
     with pytest.raises(ValueError, match="its weights are spoilt"):
         model.predict(toy_query)
-    assert toy_query.obs.equals(before.obs)
+    assert toy_query.obs.equals(original.obs)
     assert not toy_query.obsm
-    assert toy_query.uns.keys() == before.uns.keys()
+    assert toy_query.uns.keys() == original.uns.keys()
 
 
 # --------------------------------------------------------------------------- the cutoff
