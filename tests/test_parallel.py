@@ -1,12 +1,9 @@
 """Threads that share cells, while torch and BLAS use one each and get back what they had."""
 
-from __future__ import annotations
-
 import multiprocessing
 import sys
 import threading
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -14,12 +11,9 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from tosica._parallel import keep_torch_threads, thread_map, thread_pool
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 @pytest.fixture(params=[1, 3])
-def n_threads(request: pytest.FixtureRequest) -> Iterator[int]:
+def n_threads(request):
     """Number of torch's threads in a test."""
     default = torch.get_num_threads()
     torch.set_num_threads(request.param)
@@ -27,7 +21,7 @@ def n_threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(default)
 
 
-def blas_threads() -> list[int]:
+def blas_threads():
     return [
         library["num_threads"]
         for library in threadpool_info()
@@ -35,11 +29,11 @@ def blas_threads() -> list[int]:
     ]
 
 
-def test_as_many_threads_work_as_torch_has(n_threads: int) -> None:
+def test_as_many_threads_work_as_torch_has(n_threads):
     # Each call waits for all others, which works only if they run at the same time.
     barrier = threading.Barrier(n_threads, timeout=30)
 
-    def call(_: int) -> str:
+    def call(_):
         barrier.wait()
         return threading.current_thread().name
 
@@ -48,7 +42,7 @@ def test_as_many_threads_work_as_torch_has(n_threads: int) -> None:
     assert len(names) == n_threads
 
 
-def test_results_come_in_order(n_threads: int) -> None:
+def test_results_come_in_order(n_threads):
     me = threading.current_thread()
     assert set(thread_map(lambda _: threading.current_thread(), range(5))) == {
         me
@@ -60,10 +54,10 @@ def test_results_come_in_order(n_threads: int) -> None:
         assert list(thread_map(str, [])) == []
 
 
-def test_items_are_read_when_threads_are_free(n_threads: int) -> None:
+def test_items_are_read_when_threads_are_free(n_threads):
     n_read = 0
 
-    def items() -> Iterator[int]:
+    def items():
         nonlocal n_read
         for i in range(100):
             n_read += 1
@@ -77,9 +71,9 @@ def test_items_are_read_when_threads_are_free(n_threads: int) -> None:
 
 
 def test_torch_and_blas_have_one_thread_inside_and_theirs_afterwards(
-    n_threads: int,
-) -> None:
-    def inside(_: object = None) -> tuple[int, set[int]]:
+    n_threads,
+):
+    def inside(_=None):
         return torch.get_num_threads(), set(blas_threads())
 
     with threadpool_limits(2, user_api="blas"):
@@ -94,8 +88,8 @@ def test_torch_and_blas_have_one_thread_inside_and_theirs_afterwards(
     assert torch.get_num_threads() == n_threads
 
 
-def test_what_fails_is_raised_and_threads_are_given_back(n_threads: int) -> None:
-    def call(i: int) -> int:
+def test_what_fails_is_raised_and_threads_are_given_back(n_threads):
+    def call(i):
         if i == 2:
             raise OSError("no such cell")
         return i
@@ -106,9 +100,9 @@ def test_what_fails_is_raised_and_threads_are_given_back(n_threads: int) -> None
 
 
 def test_gradients_inference_mode_and_autocast_are_as_the_callers(
-    n_threads: int,
-) -> None:
-    def modes(_: int) -> tuple[bool, bool, torch.dtype, bool]:
+    n_threads,
+):
+    def modes(_):
         product = torch.ones(2, 2) @ torch.ones(2, 2)
         return (
             torch.is_grad_enabled(),
@@ -133,10 +127,10 @@ def test_gradients_inference_mode_and_autocast_are_as_the_callers(
             }
 
 
-def test_two_pools_at_a_time_give_back_what_there_was() -> None:
+def test_two_pools_at_a_time_give_back_what_there_was():
     both_open = threading.Barrier(2, timeout=30)
 
-    def use() -> None:
+    def use():
         with thread_pool():
             both_open.wait()
             list(thread_map(str, range(5)))
@@ -158,7 +152,7 @@ def test_two_pools_at_a_time_give_back_what_there_was() -> None:
     "ignore:This process .* is multi-threaded:DeprecationWarning"
 )
 @pytest.mark.parametrize("inside", [False, True], ids=["after a pool", "inside a pool"])
-def test_a_forked_process_has_threads_of_its_own(n_threads: int, inside: bool) -> None:
+def test_a_forked_process_has_threads_of_its_own(n_threads, inside):
     """Inside a pool as by Lightning's ``strategy="ddp_fork"``: its threads do not go along."""
     with thread_pool():
         list(thread_map(str, range(3)))
@@ -174,12 +168,12 @@ def test_a_forked_process_has_threads_of_its_own(n_threads: int, inside: bool) -
         assert list(thread_map(str, range(3))) == ["0", "1", "2"]
 
 
-def _use_pool() -> None:
+def _use_pool():
     with thread_pool():
         assert list(thread_map(abs, range(9))) == list(range(9))
 
 
-def test_torch_gets_back_the_threads_that_others_took(n_threads: int) -> None:
+def test_torch_gets_back_the_threads_that_others_took(n_threads):
     with keep_torch_threads():
         torch.set_num_threads(n_threads + 1)
     assert torch.get_num_threads() == n_threads

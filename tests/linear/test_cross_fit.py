@@ -1,10 +1,9 @@
 """Cells that are drawn, and folds with the classifiers that are fitted without them."""
 
-from __future__ import annotations
-
 import numpy as np
 import scipy.sparse as sp
 import scvi
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tosica.linear import cross_fit, fit_regressions, subsample_by_label
 
@@ -28,7 +27,7 @@ def test_folds_are_stratified_by_label():
     masks = folds()
     assert len(masks) == 5
     # Each cell is held out once, but for the only cell of a label.
-    np.testing.assert_array_equal(masks.sum(0), LABELS < 3)
+    assert_array_equal(masks.sum(0), LABELS < 3)
     for fold in masks:
         counts = np.bincount(LABELS[fold], minlength=4)
         # The other folds still have a cell of the label with two.
@@ -50,20 +49,20 @@ def test_a_classifier_is_fitted_to_the_other_folds_alone():
         changed = x.toarray()
         changed[fold] = 100
         expected = fit_regressions(sp.csr_matrix(changed)[~fold], LABELS[~fold])
-        np.testing.assert_allclose(fitted.lasso, expected.lasso)
+        assert_allclose(fitted.lasso, expected.lasso)
 
 
 def test_there_is_no_fold_without_cells():
     fold = [fold for fold, _ in cross_fit(np.array([0, 0, 1, 2]), lambda cells: None)]
     assert 1 <= len(fold) <= 2
-    np.testing.assert_array_equal(np.sum(fold, 0), [1, 1, 0, 0])
+    assert_array_equal(np.sum(fold, 0), [1, 1, 0, 0])
     assert not list(cross_fit(np.arange(3), lambda cells: None))
 
 
 def test_folds_follow_the_seed():
     masks = folds()
     same = folds()
-    np.testing.assert_array_equal(masks, same)
+    assert_array_equal(masks, same)
     scvi.settings.seed = 1
     assert (folds() != masks).any()
 
@@ -75,11 +74,9 @@ def test_rare_labels_are_kept_and_frequent_ones_cut_to_one_size():
     labels = np.repeat([0, 1, 2, 3], [5000, 300, 40, 2])
     subsample = subsample_by_label(labels, 500)
     assert len(np.unique(subsample)) == len(subsample) <= 500
-    np.testing.assert_array_equal(np.bincount(labels[subsample]), [229, 229, 40, 2])
+    assert_array_equal(np.bincount(labels[subsample]), [229, 229, 40, 2])
 
 
 def test_fewer_cells_than_the_subsample_are_all_taken():
     labels = np.repeat([0, 1, 2, 3], [5000, 300, 40, 2])
-    np.testing.assert_array_equal(
-        subsample_by_label(labels, 6000), np.arange(len(labels))
-    )
+    assert_array_equal(subsample_by_label(labels, 6000), np.arange(len(labels)))

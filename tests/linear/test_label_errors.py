@@ -1,7 +1,5 @@
 """Label errors of a reference, and training without them."""
 
-from __future__ import annotations
-
 import anndata as ad
 import numpy as np
 import pandas as pd
@@ -12,6 +10,7 @@ from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression
 
 import tosica
+from tosica import TOSICA
 from tosica.data import CellMatrix, LogNormalization, ModalitySlice
 from tosica.linear import (
     LabeledRows,
@@ -22,7 +21,7 @@ from tosica.linear import (
 )
 
 LOGGED = ModalitySlice(0, 765)
-QUIET = {"max_epochs": 1, "accelerator": "cpu", "enable_progress_bar": False}
+QUIET = {"max_epochs": 1, "accelerator": "cpu"}
 KINDS = ["CD14+ Monocyte", "CD19+ B", "CD56+ NK"]
 
 
@@ -152,16 +151,16 @@ def test_rare_labels_are_not_flagged(cells, codes):
 
 
 @pytest.mark.slow
-def test_training_leaves_them_out_and_warns(cells, codes, tmp_path):
+def test_training_leaves_them_out_and_warns(cells, codes, save_and_load):
     cells.obs["given"] = np.array(KINDS)[with_noise(codes, 0.2)[0]]
     cells.obs["truth"] = pd.Categorical(np.array(KINDS)[codes], KINDS)
     is_query = np.arange(cells.n_obs) % 3 == 0
     reference = cells[~is_query].copy()
     query = cells[is_query].copy()
     tosica.pp.build_mask(reference, max_gene_sets=30)
-    tosica.TOSICA.setup_anndata(reference, labels_key="given")
+    TOSICA.setup_anndata(reference, labels_key="given")
     obs = reference.obs.copy()
-    model = tosica.TOSICA(reference, embed_dim=16)
+    model = TOSICA(reference, embed_dim=16)
     assert model.mislabeled_indices is None
     with pytest.warns(
         UserWarning, match=r"labels of the reference \(\d+%\) are contradicted by"
@@ -175,7 +174,7 @@ def test_training_leaves_them_out_and_warns(cells, codes, tmp_path):
     assert not set(flagged) & set(np.concatenate(splits))
     assert sum(map(len, splits)) + len(flagged) == reference.n_obs
     assert reference.obs.equals(obs)
-    misled = tosica.TOSICA(reference, embed_dim=16)
+    misled = TOSICA(reference, embed_dim=16)
     misled.train(**QUIET | {"max_epochs": 20}, check_labels=False)
     of_truth = np.arange(query.n_obs), query.obs["truth"].cat.codes.to_numpy()
     sure, unsure = (
@@ -183,8 +182,7 @@ def test_training_leaves_them_out_and_warns(cells, codes, tmp_path):
     )
     assert sure.mean() > unsure.mean() + 0.03
     assert (model.predict(query) == query.obs["truth"]).mean() > 0.9
-    model.save(tmp_path / "model")
-    loaded = tosica.TOSICA.load(tmp_path / "model")
+    loaded = save_and_load(model)
     np.testing.assert_array_equal(loaded.mislabeled_indices, flagged)
     # They have a label, so that they are not among the cells without one.
     assert model.test_indices.size == 0

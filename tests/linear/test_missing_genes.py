@@ -1,11 +1,10 @@
 """Probabilistic PCA, from which genes that a query lacks are imputed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from anndata import AnnData
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tosica.data import CellMatrix, ModalitySlice
 from tosica.linear import LabeledRows, fit_ppca
@@ -34,22 +33,22 @@ def simulate(n_cells=2000, n_genes=40, noise=0.3, seed=0):
 
 def test_finds_the_simulated_components():
     x, loadings = simulate(3000, 150)
-    mean, found = fit(x)
-    np.testing.assert_allclose(mean, x.mean(0), rtol=1e-5)
+    mean, components = fit(x)
+    assert_allclose(mean, x.mean(0), rtol=1e-5)
     # In units of the noise. Further components are short.
-    covariance = found @ found.T
+    covariance = components @ components.T
     expected = loadings @ loadings.T
-    np.testing.assert_allclose(0.3**2 * covariance, expected, atol=0.1 * expected.max())
-    assert found.shape == (150, 20)
+    assert_allclose(0.3**2 * covariance, expected, atol=0.1 * expected.max())
+    assert components.shape == (150, 20)
 
 
 def test_only_the_given_cells_are_used():
     x, _ = simulate(300)
     cells = np.arange(0, 300, 2)
-    other = x.copy()
-    other[1::2] = 0
-    for a, b in zip(fit(x, cells), fit(other, cells), strict=True):
-        np.testing.assert_array_equal(a, b)
+    zeroed = x.copy()
+    zeroed[1::2] = 0
+    for a, b in zip(fit(x, cells), fit(zeroed, cells), strict=True):
+        assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +64,7 @@ def test_few_cells_have_few_components(n_cells, n_components):
 @pytest.mark.parametrize("value", [0.0, 2.5])
 def test_identical_cells_have_no_components(value):
     mean, loadings = fit(np.full((50, 6), value))
-    np.testing.assert_allclose(mean, value, rtol=1e-6)
+    assert_allclose(mean, value, rtol=1e-6)
     assert loadings.shape == (6, 0)
 
 

@@ -1,13 +1,11 @@
 """Cells that are drawn from statistics, and shifts of a query, label by label."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from numpy.testing import assert_allclose
 
 from tosica.linear import (
-    NoveltyStatistics,
     find_label_shifts,
     fit_novelty,
     replay_cells,
@@ -16,7 +14,7 @@ from tosica.linear import (
 N_GENES = 60
 
 
-def cells(n: int, seed: int) -> tuple[sp.csr_matrix, np.ndarray]:
+def cells(n, seed):
     """Three labels with 15 genes of their own each, and mostly zeros."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 3, n)
@@ -28,7 +26,7 @@ def cells(n: int, seed: int) -> tuple[sp.csr_matrix, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def statistics() -> NoveltyStatistics:
+def statistics():
     fitted = fit_novelty(*cells(600, 0))
     assert fitted is not None
     return fitted
@@ -42,7 +40,7 @@ def test_drawn_cells_are_like_the_reference(statistics):
     for label in range(3):
         real = x[labels == label].toarray()
         simulated = replayed[positions == label].toarray()
-        np.testing.assert_allclose(simulated.mean(0), real.mean(0), atol=0.15)
+        assert_allclose(simulated.mean(0), real.mean(0), atol=0.15)
         markers = slice(15 * label, 15 * label + 15)
         assert simulated[:, markers].std(0).mean() == pytest.approx(
             real[:, markers].std(0).mean(), rel=0.25
@@ -76,7 +74,7 @@ def test_shifts_are_found_while_new_cells_are_among_them(statistics):
     )
     assert (shifted.labels[is_new] == -1).mean() > 0.95
     assert (shifted.labels[~is_new] == labels[~is_new]).mean() > 0.95
-    np.testing.assert_allclose(shifted.shifts[:, 50:].mean(1), 1.0, atol=0.15)
+    assert_allclose(shifted.shifts[:, 50:].mean(1), 1.0, atol=0.15)
     assert np.abs(shifted.shifts[:, :50]).mean() < 0.15
 
 
@@ -92,4 +90,4 @@ def test_labels_without_cells_shift_as_the_others_do(statistics):
         np.full((1, N_GENES), 9.0),
         statistics,
     )
-    np.testing.assert_allclose(shifted.shifts[2, 50:].mean(), 1.0, atol=0.15)
+    assert_allclose(shifted.shifts[2, 50:].mean(), 1.0, atol=0.15)

@@ -1,19 +1,15 @@
 """Distances from labels: calibrated on known cells, large for new types."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from tosica.linear import NoveltyStatistics, fit_novelty, pvalues
+from tosica.linear import fit_novelty, pvalues
 
 N_GENES = 60
 
 
-def draw(
-    n_cells: int, seed: int, rate: float = 3.0, kinds: int = 3
-) -> tuple[sp.csr_matrix, ...]:
+def draw(n_cells, seed, rate=3.0, kinds=3):
     """Cells of types with ten genes each, and the number of each cell's type."""
     rng = np.random.default_rng(seed)
     kind = np.arange(n_cells) % kinds
@@ -24,7 +20,7 @@ def draw(
 
 
 @pytest.fixture(scope="module")
-def statistics() -> NoveltyStatistics:
+def statistics():
     statistics = fit_novelty(*draw(300, seed=0))
     assert statistics is not None
     return statistics

@@ -1,12 +1,11 @@
 """Which cells of a query teach, and how sure the model may become."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 from scipy.special import softmax
 
 from tosica.linear import limit_confidence
@@ -18,12 +17,12 @@ SURE = np.array([[5.0, 0], [4, 0], [3, 0], [2, 0], [0, 3], [0, 1]])
 
 def test_the_most_certain_cells_of_each_label_teach():
     teachers = choose_teachers(SURE, ALONE, np.zeros(6, dtype=bool), 0.5, fewest=1)
-    np.testing.assert_array_equal(teachers, [0, 1, 4])
+    assert_array_equal(teachers, [0, 1, 4])
 
 
 def test_a_few_cells_of_a_label_teach_in_any_case():
     teachers = choose_teachers(SURE, ALONE, np.zeros(6, dtype=bool), 0.5, fewest=2)
-    np.testing.assert_array_equal(teachers, [0, 1, 4, 5])
+    assert_array_equal(teachers, [0, 1, 4, 5])
 
 
 def test_doubted_cells_never_teach():
@@ -61,14 +60,14 @@ def test_nearest_cells_are_of_the_same_cluster():
     )
     neighbors = nearest_cells(x, 3)
     assert neighbors.shape == (60, 5)
-    np.testing.assert_array_equal(neighbors[:, 0], np.arange(60))
+    assert_array_equal(neighbors[:, 0], np.arange(60))
     assert (kind[neighbors] == kind[:, None]).mean() > 0.95
 
 
 @pytest.mark.parametrize("n_cells", [1, 2, 11])
 def test_few_cells_have_no_neighbors(n_cells):
     neighbors = nearest_cells(sp.csr_matrix(np.ones((n_cells, 4))), 3)
-    np.testing.assert_array_equal(neighbors, np.arange(n_cells)[:, None])
+    assert_array_equal(neighbors, np.arange(n_cells)[:, None])
 
 
 @given(highest=st.floats(0.4, 0.99), scale=st.floats(0.1, 20))

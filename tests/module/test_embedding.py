@@ -1,7 +1,5 @@
 """The masked embedding, against a dense product, and the part of it that training draws."""
 
-from __future__ import annotations
-
 from collections import Counter
 from copy import deepcopy
 from itertools import pairwise
@@ -9,15 +7,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from torch.testing import assert_close
 
 from tosica.module import MaskedEmbedding
 
 DIM = 5
 
 
-def make(
-    sizes: list[int], n_genes: int, seed: int = 0, dim: int = DIM
-) -> MaskedEmbedding:
+def make(sizes, n_genes, seed=0, dim=DIM):
     """Make an embedding in double precision with random sets of these sizes."""
     rng = np.random.default_rng(seed)
     sets = [np.sort(rng.choice(n_genes, size, replace=False)) for size in sizes]
@@ -29,12 +26,12 @@ def make(
     return embedding
 
 
-def cells(n_genes: int, n_cells: int = 4) -> torch.Tensor:
+def cells(n_genes, n_cells=4):
     generator = torch.Generator().manual_seed(7)
     return 0.1 + torch.rand(n_cells, n_genes, generator=generator, dtype=torch.float64)
 
 
-def dense(embedding: MaskedEmbedding, x: torch.Tensor) -> torch.Tensor:
+def dense(embedding, x):
     """The same, one token after the other."""
     tokens = []
     for token, pairs in enumerate(pairs_of_tokens(embedding)):
@@ -43,7 +40,7 @@ def dense(embedding: MaskedEmbedding, x: torch.Tensor) -> torch.Tensor:
     return torch.stack(tokens, 1)
 
 
-def pairs_of_tokens(embedding: MaskedEmbedding) -> list[slice]:
+def pairs_of_tokens(embedding):
     return [slice(*ends) for ends in pairwise(embedding.indptr.tolist())]
 
 
@@ -51,17 +48,17 @@ def pairs_of_tokens(embedding: MaskedEmbedding) -> list[slice]:
 MIXED = [1, 90, 16, 17, 2, 21, 22, 60, 90, 45, 3, 30, 89]
 
 
-def test_a_token_without_genes_is_its_bias() -> None:
+def test_a_token_without_genes_is_its_bias():
     embedding = make([0, 3, 0, 20, *MIXED], 90)
     embedding.reset_parameters()
     torch.nn.init.normal_(embedding.bias)
     tokens = embedding(cells(90))
-    torch.testing.assert_close(tokens[:, 2], embedding.bias[2].expand(4, -1))
-    torch.testing.assert_close(tokens, dense(embedding, cells(90)))
+    assert_close(tokens[:, 2], embedding.bias[2].expand(4, -1))
+    assert_close(tokens, dense(embedding, cells(90)))
 
 
 @pytest.mark.parametrize("genes", [[0, 2, 1, 3], [0, 1, 1, 3], [3, 2, 0, 1]])
-def test_genes_of_a_token_must_ascend(genes: list[int]) -> None:
+def test_genes_of_a_token_must_ascend(genes):
     with pytest.raises(
         ValueError, match="genes of each token must be in ascending order"
     ):
@@ -71,39 +68,31 @@ def test_genes_of_a_token_must_ascend(genes: list[int]) -> None:
 # ------------------------------------------------------------------ weights
 
 
-def test_variance_of_a_token_does_not_follow_the_size_of_its_set() -> None:
+def test_variance_of_a_token_does_not_follow_the_size_of_its_set():
     torch.manual_seed(0)
     sizes = [1, 4, 16, 64, 256] * 10
     genes = np.concatenate([np.arange(size) for size in sizes])
     embedding = MaskedEmbedding(np.cumsum([0, *sizes]), genes, 256, 48)
     tokens = embedding(torch.ones(1, 256))[0]
     spread = tokens.view(10, 5, 48).std((0, 2))
-    torch.testing.assert_close(spread, torch.full((5,), 3**-0.5), rtol=0.15, atol=0)
+    assert_close(spread, torch.full((5,), 3**-0.5), rtol=0.15, atol=0)
     # A multiple of one vector has but a sign after a norm, so single genes start with a bias.
     single = torch.tensor(sizes) == 1
     assert (embedding.bias[~single] == 0).all()
-    torch.testing.assert_close(
-        embedding.bias[single].std(), torch.tensor(6**-0.5), rtol=0.15, atol=0
-    )
-
-
-def test_pairs_are_saved_without_padding() -> None:
-    state = make(MIXED, 90).state_dict()
-    assert state.keys() == {"weight", "bias"}
-    assert state["weight"].shape == (sum(MIXED), DIM)
+    assert_close(embedding.bias[single].std(), torch.tensor(6**-0.5), rtol=0.15, atol=0)
 
 
 # ------------------------------------------------------------------ a start from scores
 
 
 def started(
-    n_labels: int = 3,
+    n_labels=3,
     *,
-    dim: int = 16,
-    seed: int = 0,
-    same_for_all: float = 0.0,
-    noise: float = 0.3,
-) -> tuple[MaskedEmbedding, torch.Tensor, torch.Tensor]:
+    dim=16,
+    seed=0,
+    same_for_all=0.0,
+    noise=0.3,
+):
     """An embedding that started from scores, the scores, and the cells that it was measured by."""
     embedding = make(MIXED, 90, dim=dim).float()
     embedding.reset_parameters()
@@ -115,9 +104,7 @@ def started(
     return embedding, scores, x
 
 
-def label_scores(
-    embedding: MaskedEmbedding, scores: torch.Tensor, x: torch.Tensor
-) -> torch.Tensor:
+def label_scores(embedding, scores, x):
     """Score of each label through each token, less the labels' mean: (labels, cells, tokens)."""
     centred = scores - scores.mean(0)
     above = (x - x.mean(0))[:, embedding.genes]
@@ -128,19 +115,19 @@ def label_scores(
 
 
 @torch.no_grad()
-def test_the_mean_cell_is_a_drawn_bias() -> None:
+def test_the_mean_cell_is_a_drawn_bias():
     embedding, _, x = started()
     vectors = embedding(x.mean(0, keepdim=True))[0]
     half = 0.5**0.5
     assert vectors.abs().max() < half + 1e-4
     assert abs(vectors.mean()) < 0.1
     # A uniform distribution's, which is half of a third.
-    torch.testing.assert_close(vectors.var(), torch.tensor(1 / 6), rtol=0.15, atol=0)
+    assert_close(vectors.var(), torch.tensor(1 / 6), rtol=0.15, atol=0)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("n_labels", [2, 3, 16])
-def test_cells_differ_by_what_their_genes_say_of_labels(n_labels: int) -> None:
+def test_cells_differ_by_what_their_genes_say_of_labels(n_labels):
     embedding, scores, x = started(n_labels, noise=0.0)
     vectors = embedding(x) - embedding(x.mean(0, keepdim=True))
     evidence = label_scores(embedding, scores, x)
@@ -148,37 +135,16 @@ def test_cells_differ_by_what_their_genes_say_of_labels(n_labels: int) -> None:
     products = torch.einsum("ctd,etd->tce", vectors, vectors)
     expected = torch.einsum("kct,ket->tce", evidence, evidence)
     expected *= 16 / 6 / evidence.square().sum(0).mean()
-    torch.testing.assert_close(
-        products, expected, rtol=1e-3, atol=1e-3 * float(expected.max())
-    )
+    assert_close(products, expected, rtol=1e-3, atol=1e-3 * float(expected.max()))
     # As much as the bias, and both together are what tokens are drawn with.
     assert vectors.square().mean() == pytest.approx(1 / 6, rel=1e-3)
 
 
 @torch.no_grad()
-def test_tokens_keep_some_of_what_was_drawn() -> None:
-    with_noise, _, x = started()
-    without_noise, _, _ = started(noise=0.0)
-    random = make(MIXED, 90, dim=16).float()
-    random.reset_parameters()
-    noise = with_noise.weight - without_noise.weight
-    torch.testing.assert_close(noise, 0.3 * random.weight, atol=1e-5, rtol=1e-3)
-    offset = torch.stack(
-        [
-            x.mean(0)[random.genes[pairs]] @ noise[pairs]
-            for pairs in pairs_of_tokens(random)
-        ]
-    )
-    torch.testing.assert_close(
-        with_noise.bias - without_noise.bias, -offset, atol=1e-4, rtol=1e-3
-    )
-
-
-@torch.no_grad()
-def test_what_is_the_same_for_all_labels_says_nothing() -> None:
+def test_what_is_the_same_for_all_labels_says_nothing():
     embedding, _, x = started()
     shifted, _, _ = started(same_for_all=5.0)
-    torch.testing.assert_close(embedding.weight, shifted.weight, atol=1e-4, rtol=1e-3)
+    assert_close(embedding.weight, shifted.weight, atol=1e-4, rtol=1e-3)
     state = deepcopy(embedding.state_dict())
     embedding.init_from_linear(torch.ones(3, sum(MIXED)), x, x.mean(0))
     for name, tensor in embedding.state_dict().items():
@@ -188,9 +154,7 @@ def test_what_is_the_same_for_all_labels_says_nothing() -> None:
 # ------------------------------------------------------------------ a random part of the tokens
 
 
-def identify_tokens(
-    embedding: MaskedEmbedding, subset: torch.Tensor, x: torch.Tensor
-) -> list[int]:
+def identify_tokens(embedding, subset, x):
     """Positions of tokens, whose values must be those of the full embedding."""
     full = embedding(x)
     same = torch.isclose(subset[:, :, None], full[:, None]).all(-1).all(0)
@@ -210,9 +174,7 @@ def identify_tokens(
         ([3, 4], 30, 0.01, [1]),
     ],
 )
-def test_number_of_tokens_kept(
-    sizes: list[int], n_genes: int, keep: float, expected: list[int]
-) -> None:
+def test_number_of_tokens_kept(sizes, n_genes, keep, expected):
     embedding = make(sizes, n_genes)
     x = cells(n_genes)
     torch.manual_seed(0)
@@ -227,7 +189,7 @@ def test_number_of_tokens_kept(
     assert torch.equal(x, cells(n_genes))
 
 
-def test_draws_are_even_and_follow_torchs_seed() -> None:
+def test_draws_are_even_and_follow_torchs_seed():
     embedding = make([5] * 10 + [12] * 10, 60)
     x = cells(60, 2)
     torch.manual_seed(3)
@@ -241,7 +203,7 @@ def test_draws_are_even_and_follow_torchs_seed() -> None:
     assert torch.equal(embedding(x, keep=0.5), draws[0])
 
 
-def test_what_is_dropped_gets_no_gradient() -> None:
+def test_what_is_dropped_gets_no_gradient():
     sizes = [1] * 6 + [20] * 5 + [24, 40]
     embedding = make(sizes, 40)
     x = cells(40)

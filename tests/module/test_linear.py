@@ -1,11 +1,10 @@
 """The linear branch, against the conditional expectation written out in numpy."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tosica.data import ModalitySlice
 from tosica.module._module import LinearBranch
@@ -13,7 +12,7 @@ from tosica.module._module import LinearBranch
 N_LABELS = 3
 
 
-def make(n_genes: int, *, n_components: int = 0, seed: int = 0) -> LinearBranch:
+def make(n_genes, *, n_components=0, seed=0):
     """A branch in double precision."""
     rng = np.random.default_rng(seed)
     branch = LinearBranch((ModalitySlice(0, n_genes),), N_LABELS).double()
@@ -24,18 +23,16 @@ def make(n_genes: int, *, n_components: int = 0, seed: int = 0) -> LinearBranch:
     return branch
 
 
-def cells(n_genes: int, n_cells: int = 5) -> torch.Tensor:
+def cells(n_genes, n_cells=5):
     rng = np.random.default_rng(9)
     return torch.from_numpy(rng.gamma(1.0, size=(n_cells, n_genes)))
 
 
-def logits(branch: LinearBranch, x: np.ndarray) -> np.ndarray:
+def logits(branch, x):
     return x @ branch.weights.numpy().T + branch.bias.numpy()
 
 
-def expected_given_others(
-    x: np.ndarray, branch: LinearBranch, measured: np.ndarray
-) -> np.ndarray:
+def expected_given_others(x, branch, measured):
     """Genes that were not measured at the mean of a normal distribution given the others."""
     mean = branch.mean.numpy()
     loadings = branch.loadings.numpy()
@@ -54,13 +51,13 @@ def test_more_than_the_largest_value_counts_as_the_largest():
     branch.clip_max.copy_(x.median(0).values)
     bounded = np.minimum(x.numpy(), branch.clip_max.numpy())
     assert (bounded < x.numpy()).any()
-    np.testing.assert_array_equal(branch.expression(x), bounded)
-    np.testing.assert_allclose(branch(x), logits(branch, bounded), atol=1e-10)
+    assert_array_equal(branch.expression(x), bounded)
+    assert_allclose(branch(x), logits(branch, bounded), atol=1e-10)
     # Nothing is expected of genes by a value that does not count.
     branch.loadings = torch.ones(6, 2).double()
     measured = np.arange(6) != 2
     imputed = branch.expression(x, torch.from_numpy(measured)).numpy()
-    np.testing.assert_allclose(
+    assert_allclose(
         imputed, expected_given_others(bounded, branch, measured), atol=1e-10
     )
 
@@ -77,9 +74,9 @@ def test_genes_that_a_query_lacks_are_expected_given_the_others(
     x = cells(n_genes)
     expected = expected_given_others(x.numpy(), branch, measured)
     mask = torch.from_numpy(measured)
-    np.testing.assert_allclose(branch.expression(x, mask), expected, atol=1e-8)
+    assert_allclose(branch.expression(x, mask), expected, atol=1e-8)
     scores = branch(x, mask)
-    np.testing.assert_allclose(scores, logits(branch, expected), atol=1e-7)
+    assert_allclose(scores, logits(branch, expected), atol=1e-7)
     # Values of genes that were not measured are not read.
     x[:, ~mask] = 7
     torch.testing.assert_close(branch(x, mask), scores, rtol=0, atol=0)

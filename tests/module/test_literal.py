@@ -1,12 +1,11 @@
 """The yardstick itself, against the model's definition."""
 
-from __future__ import annotations
-
 import torch
 from _literal import Block, rollout
+from torch.testing import assert_close
 
 
-def test_blocks_agree_with_torchs_own_encoder_layer() -> None:
+def test_blocks_agree_with_torchs_own_encoder_layer():
     torch.manual_seed(0)
     block = Block(8, 2).double()
     t = torch.randn(7, 6, 8, dtype=torch.float64)
@@ -32,14 +31,14 @@ def test_blocks_agree_with_torchs_own_encoder_layer() -> None:
     reference.load_state_dict(state)
     # In training mode torch keeps to its plain path, and at dropout 0 nothing is random.
     tokens, weights = block(t)
-    torch.testing.assert_close(tokens, reference.train()(t))
+    assert_close(tokens, reference.train()(t))
     _, expected = reference.self_attn(
         *3 * [reference.norm1(t)], average_attn_weights=False
     )
-    torch.testing.assert_close(weights, expected.detach())
+    assert_close(weights, expected.detach())
 
 
-def test_rollout_by_hand() -> None:
+def test_rollout_by_hand():
     lower = torch.tensor([[0.2, 0.8], [0.6, 0.4]], dtype=torch.float64)
     upper = torch.tensor([[0.5, 0.5], [1.0, 0.0]], dtype=torch.float64)
     per_head = torch.tensor([[0.1, -0.1], [-0.1, 0.1]], dtype=torch.float64)
@@ -49,4 +48,4 @@ def test_rollout_by_hand() -> None:
     joint = rollout([heads, upper[None, None]])
     # rows of (A + 1) / 2: [.6 .4] and [.3 .7] first, [.75 .25] and [.5 .5] on top of it
     expected = torch.tensor([[[0.525, 0.475], [0.45, 0.55]]], dtype=torch.float64)
-    torch.testing.assert_close(joint, expected)
+    assert_close(joint, expected)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from _literal import LiteralTOSICA
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from torch.testing import assert_close
 
 from tosica.data import ModalitySlice
 from tosica.module import REGISTRY_KEYS, MixedEmbedding, TokenLayout, TOSICAModule
@@ -36,7 +37,7 @@ ORDINARY = Net(n_genes=61, sizes=[5, 1, 30, 16, 17, 61, 24, 50, 3, 22], head_dim
 
 
 @st.composite
-def nets(draw: st.DrawFn) -> Net:
+def nets(draw):
     n_genes = draw(st.integers(1, 60))
     size = st.one_of(st.just(1), st.just(n_genes), st.integers(1, n_genes))
     sizes = draw(st.lists(size, max_size=12))
@@ -57,11 +58,11 @@ def nets(draw: st.DrawFn) -> Net:
 
 
 def lay_out(
-    indptr: np.ndarray,
-    genes: np.ndarray,
-    n_genes: int,
-    mixed: bool = False,
-) -> TokenLayout:
+    indptr,
+    genes,
+    n_genes,
+    mixed=False,
+):
     """Tokens of RNA alone."""
     slices = (ModalitySlice(0, n_genes),)
     modality = np.zeros(len(indptr) - 1, dtype=np.int64)
@@ -69,7 +70,7 @@ def lay_out(
     return TokenLayout(indptr, genes, slices, modality, is_full, mixed=mixed)
 
 
-def make(net: Net, **kwargs: object) -> TOSICAModule:
+def make(net, **kwargs):
     """Make a module in double precision with weights far enough from 0 to matter."""
     rng = np.random.default_rng(net.seed)
     torch.manual_seed(net.seed)
@@ -91,14 +92,12 @@ def make(net: Net, **kwargs: object) -> TOSICAModule:
     return module.eval()
 
 
-def cells(net: Net, n_cells: int = 4) -> torch.Tensor:
+def cells(net, n_cells=4):
     rng = np.random.default_rng(net.seed + 1)
     return torch.from_numpy(rng.gamma(0.5, 2.0, (n_cells, net.n_genes)))
 
 
-def in_literal_terms(
-    module: TOSICAModule, tensors: dict[str, torch.Tensor]
-) -> dict[str, torch.Tensor]:
+def in_literal_terms(module, tensors):
     """Name and lay out tensors of a module's parameters (or their gradients) as the literal does.
 
     The one difference in layout: the embedding's weight of the pair (gene, set) goes to the gene's
@@ -126,7 +125,7 @@ def in_literal_terms(
     return literal
 
 
-def as_literal(module: TOSICAModule) -> LiteralTOSICA:
+def as_literal(module):
     """The same model, written out."""
     embedding = module.embedding
     encoder = module.encoder
@@ -149,7 +148,7 @@ def as_literal(module: TOSICAModule) -> LiteralTOSICA:
     return literal.eval()
 
 
-def fields(x: torch.Tensor, codes: list[int]) -> dict[str, torch.Tensor]:
+def fields(x, codes):
     return {
         REGISTRY_KEYS.X_KEY: x,
         REGISTRY_KEYS.LABELS_KEY: torch.tensor(codes)[:, None],
@@ -168,18 +167,18 @@ def fields(x: torch.Tensor, codes: list[int]) -> dict[str, torch.Tensor]:
 @example(ORDINARY)
 @example(ORDINARY._replace(mixed=True))
 @settings(max_examples=12)
-def test_every_number_is_the_papers(net: Net) -> None:
+def test_every_number_is_the_papers(net):
     module = make(net)
     x = cells(net)
     got = module.annotate(x)
     expected = as_literal(module)(x)
     for tensor, reference in zip(got, expected, strict=True):
-        torch.testing.assert_close(tensor, reference, rtol=1e-10, atol=1e-10)
+        assert_close(tensor, reference, rtol=1e-10, atol=1e-10)
     plain = module.generative(**module.inference(x))["logits"]
-    torch.testing.assert_close(plain, expected[1], rtol=1e-10, atol=1e-10)
+    assert_close(plain, expected[1], rtol=1e-10, atol=1e-10)
     latent, logits, attention = module.annotate(x, attention=False)
     assert attention is None
-    torch.testing.assert_close((latent, logits), expected[:2], rtol=1e-10, atol=1e-10)
+    assert_close((latent, logits), expected[:2], rtol=1e-10, atol=1e-10)
 
 
 @given(nets())
@@ -188,7 +187,7 @@ def test_every_number_is_the_papers(net: Net) -> None:
 @example(ORDINARY)
 @example(ORDINARY._replace(mixed=True))
 @settings(max_examples=8)
-def test_every_gradient_is_the_papers(net: Net) -> None:
+def test_every_gradient_is_the_papers(net):
     module = make(net).train()
     x = cells(net).requires_grad_()
     literal = as_literal(module)
@@ -204,14 +203,14 @@ def test_every_gradient_is_the_papers(net: Net) -> None:
     assert set(got) == set(expected)
     for name, gradient in expected.items():
         message = name.replace("%", "")
-        torch.testing.assert_close(
+        assert_close(
             got[name],
             gradient,
             rtol=1e-8,
             atol=1e-10,
             msg=lambda m, n=message: f"{n}: {m}",
         )
-    torch.testing.assert_close(x.grad, literal_x.grad, rtol=1e-8, atol=1e-10)
+    assert_close(x.grad, literal_x.grad, rtol=1e-8, atol=1e-10)
 
 
 # ------------------------------------------------------------------ cells keep to themselves
@@ -220,9 +219,7 @@ def test_every_gradient_is_the_papers(net: Net) -> None:
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)]
 )
-def test_a_cell_is_annotated_alike_in_any_company(
-    dtype: torch.dtype, tolerance: float
-) -> None:
+def test_a_cell_is_annotated_alike_in_any_company(dtype, tolerance):
     module = make(ORDINARY).to(dtype)
     x = cells(ORDINARY, 13).to(dtype)
     together = module.annotate(x)
@@ -231,20 +228,16 @@ def test_a_cell_is_annotated_alike_in_any_company(
     for size in (1, 5):
         annotations = [module.annotate(block) for block in x.split(size)]
         for tensor, *pieces in zip(together, *annotations, strict=True):
-            torch.testing.assert_close(
-                torch.cat(pieces), tensor, rtol=tolerance, atol=tolerance
-            )
+            assert_close(torch.cat(pieces), tensor, rtol=tolerance, atol=tolerance)
     for tensor, permuted in zip(together, shuffled, strict=True):
-        torch.testing.assert_close(
-            permuted, tensor[order], rtol=tolerance, atol=tolerance
-        )
+        assert_close(permuted, tensor[order], rtol=tolerance, atol=tolerance)
 
 
 # ------------------------------------------------------------------ lower precision
 
 
 @pytest.mark.parametrize("how", ["weights", "autocast"])
-def test_bfloat16_agrees_roughly(how: str) -> None:
+def test_bfloat16_agrees_roughly(how):
     module = make(ORDINARY).float()
     x = cells(ORDINARY, 20).float()
     expected = module.annotate(x)
@@ -258,29 +251,27 @@ def test_bfloat16_agrees_roughly(how: str) -> None:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             got = module.annotate(x)
     assert got.attention.dtype == torch.float32
-    torch.testing.assert_close(got.attention, expected.attention, rtol=0.15, atol=5e-3)
-    torch.testing.assert_close(got.logits.float(), expected.logits, rtol=0.1, atol=0.1)
+    assert_close(got.attention, expected.attention, rtol=0.15, atol=5e-3)
+    assert_close(got.logits.float(), expected.logits, rtol=0.1, atol=0.1)
     probabilities = [module.probabilities(seen.logits) for seen in (got, expected)]
-    torch.testing.assert_close(*probabilities, rtol=0, atol=0.05)
+    assert_close(*probabilities, rtol=0, atol=0.05)
 
 
 # ------------------------------------------------------------------ what training asks
 
 
-def test_loss_is_cross_entropy_of_labeled_cells() -> None:
+def test_loss_is_cross_entropy_of_labeled_cells():
     logits = torch.randn(3, N_LABELS, dtype=torch.float64)
     # The code behind the last label is that of cells without one.
     codes = [0, N_LABELS, 1]
     loss = make(ORDINARY).loss(fields(torch.zeros(3, 1), codes), {}, {"logits": logits})
-    torch.testing.assert_close(
-        loss.loss, F.cross_entropy(logits[::2], torch.tensor([0, 1]))
-    )
+    assert_close(loss.loss, F.cross_entropy(logits[::2], torch.tensor([0, 1])))
     assert (loss.true_labels.tolist(), loss.n_obs_minibatch) == (codes, 3)
-    torch.testing.assert_close(loss.logits, logits)
+    assert_close(loss.logits, logits)
 
 
 @pytest.mark.parametrize("shares", [None, [0.5, 0.3, 0.2]])
-def test_label_smoothing_mixes_in_every_label_as_often_as_it_is_drawn(shares) -> None:
+def test_label_smoothing_mixes_in_every_label_as_often_as_it_is_drawn(shares):
     logits = torch.tensor([[4.0, 0.0, -1.0]])
     frequencies = torch.tensor(shares or [1 / 3] * 3)
     options = {} if shares is None else {"label_shares": frequencies}
@@ -294,10 +285,10 @@ def test_label_smoothing_mixes_in_every_label_as_often_as_it_is_drawn(shares) ->
     expected = F.cross_entropy(
         logits + frequencies.log(), 0.7 * torch.eye(3)[:1] + 0.3 * frequencies
     )
-    torch.testing.assert_close(loss.loss, expected)
+    assert_close(loss.loss, expected)
 
 
-def test_gene_dropout_hides_genes_and_scales_up_the_rest() -> None:
+def test_gene_dropout_hides_genes_and_scales_up_the_rest():
     net = Net(n_genes=200, sizes=[], n_unannotated=1)
     module = make(net)
     seen = []
@@ -307,7 +298,7 @@ def test_gene_dropout_hides_genes_and_scales_up_the_rest() -> None:
     module.inference(x, gene_dropout=0.25, complete_cells=0.2)
     hidden = seen[0][(seen[0] != 1).any(1)]
     assert len(hidden) == pytest.approx(40, abs=6)
-    torch.testing.assert_close(hidden.unique(), torch.tensor([0.0, 4 / 3]).double())
+    assert_close(hidden.unique(), torch.tensor([0.0, 4 / 3]).double())
     assert abs((hidden == 0).double().mean() - 0.25) < 0.02
     assert (hidden.std(0) > 0).all()  # drawn for each cell
     assert (x == 1).all()
@@ -318,7 +309,7 @@ def test_gene_dropout_hides_genes_and_scales_up_the_rest() -> None:
 # ------------------------------------------------------------------ the linear branch beside it
 
 
-def with_branch(net: Net = ORDINARY) -> TOSICAModule:
+def with_branch(net=ORDINARY):
     """A module whose linear branch was fitted, and reads high values as lower ones."""
     module = make(net, linear=True)
     rng = np.random.default_rng(net.seed)
@@ -331,54 +322,52 @@ def with_branch(net: Net = ORDINARY) -> TOSICAModule:
     return module
 
 
-def test_logits_are_the_papers_and_the_branchs_of_bounded_expression() -> None:
+def test_logits_are_the_papers_and_the_branchs_of_bounded_expression():
     module = with_branch()
     x = cells(ORDINARY)
     bounded = torch.minimum(x, module.linear.clip_max)
     assert (bounded < x).any()
     latent, logits, attention = module.annotate(x)
     expected = as_literal(module)(bounded)
-    torch.testing.assert_close(
+    assert_close(
         (latent, attention), (expected[0], expected[2]), rtol=1e-10, atol=1e-10
     )
     summed = expected[1] + module.linear(bounded)
     plain = module.generative(**module.inference(x))["logits"]
     for scores in (logits, module.annotate(x, attention=False).logits, plain):
-        torch.testing.assert_close(scores, summed, rtol=1e-10, atol=1e-10)
+        assert_close(scores, summed, rtol=1e-10, atol=1e-10)
     # Without a branch, and until it is fitted, no value is too large.
     for unfitted in (make(ORDINARY), make(ORDINARY, linear=True)):
-        torch.testing.assert_close(unfitted.clip(1e6 * x), 1e6 * x, rtol=0, atol=0)
+        assert_close(unfitted.clip(1e6 * x), 1e6 * x, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("attention", [False, True])
 def test_only_the_branch_expects_something_of_genes_that_are_lacking(
-    attention: bool,
-) -> None:
+    attention,
+):
     module = with_branch()
     measured = torch.arange(61) % 4 > 0
     x = cells(ORDINARY) * measured
     imputed = module.annotate(x, attention=attention, measured=measured)
     zeros = module.annotate(x, attention=attention)
-    torch.testing.assert_close(imputed.latent, zeros.latent, rtol=0, atol=0)
+    assert_close(imputed.latent, zeros.latent, rtol=0, atol=0)
     if attention:
-        torch.testing.assert_close(imputed.attention, zeros.attention, rtol=0, atol=0)
+        assert_close(imputed.attention, zeros.attention, rtol=0, atol=0)
     added = imputed.logits - module.head(imputed.latent)
-    torch.testing.assert_close(
-        added, module.linear(x, measured), rtol=1e-10, atol=1e-10
-    )
+    assert_close(added, module.linear(x, measured), rtol=1e-10, atol=1e-10)
     assert not torch.allclose(imputed.logits, zeros.logits)
 
 
-def test_the_network_learns_as_if_there_were_no_branch() -> None:
+def test_the_network_learns_as_if_there_were_no_branch():
     module = with_branch()
     alone = make(ORDINARY)
     module.linear.clip_max.fill_(torch.inf)
     tensors = fields(cells(ORDINARY), [0, 1, 2, 0])
     losses = [network.train()(tensors)[2].loss for network in (module, alone)]
-    torch.testing.assert_close(*losses, rtol=0, atol=0)
+    assert_close(*losses, rtol=0, atol=0)
     with torch.no_grad():
         seen = module.eval()(tensors)[1]["logits"]
-    torch.testing.assert_close(seen, module.annotate(cells(ORDINARY)).logits)
+    assert_close(seen, module.annotate(cells(ORDINARY)).logits)
 
 
 def test_weights_of_pairs_in_older_models_are_summed():
@@ -390,13 +379,13 @@ def test_weights_of_pairs_in_older_models_are_summed():
     for pair, gene in enumerate(genes):
         expected[:, gene] += state["linear.weight"][:, pair]
     module.load_state_dict(state)
-    torch.testing.assert_close(module.linear.weights, expected)
+    assert_close(module.linear.weights, expected)
 
 
 # ------------------------------------------------------------------ tokens that mix gene sets
 
 
-def test_some_of_the_mixed_tokens_are_kept() -> None:
+def test_some_of_the_mixed_tokens_are_kept():
     net = Net(n_genes=30, sizes=list(range(5, 16)), head_dim=2, mixed=True)
     ours = make(net).embedding
     x = cells(net, 3)
@@ -416,36 +405,3 @@ def test_some_of_the_mixed_tokens_are_kept() -> None:
 
 
 # ------------------------------------------------------------------ tokens of several modalities
-
-
-def test_tokens_of_several_modalities_on_one_axis() -> None:
-    """Two gene sets of RNA, one of antibodies, and an unannotated token of RNA."""
-    two = TokenLayout(
-        np.array([0, 2, 3, 5, 8]),
-        np.array([0, 1, 2, 3, 4, 0, 1, 2]),
-        (
-            ModalitySlice(0, 3),
-            ModalitySlice(3, 5),
-        ),
-        np.array([0, 0, 1, 0]),
-        np.array([False, False, False, True]),
-        names=("rna:a", "rna:b", "protein:c", "rna:unannotated"),
-        n_unannotated=1,
-        # The masks have their pairs in the order of their own tokens.
-        pair_order=np.array([0, 1, 2, 6, 7, 3, 4, 5]),
-    )
-    assert two.join_pairs([np.arange(6), np.array([10, 11])]).tolist() == [
-        0,
-        1,
-        2,
-        10,
-        11,
-        3,
-        4,
-        5,
-    ]
-    # Modalities without values have NaN.
-    joined = two.join_pairs([np.arange(6), None])
-    np.testing.assert_array_equal(
-        joined, np.float32([0, 1, 2, np.nan, np.nan, 3, 4, 5])
-    )
