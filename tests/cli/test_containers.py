@@ -1,7 +1,5 @@
 """Containers: a MuData, a SpatialData store, a zipped store, and what is left out of a raw matrix."""
 
-from __future__ import annotations
-
 import shutil
 import warnings
 
@@ -72,27 +70,25 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.mark.parametrize("ending", [".h5mu", ".zarr"])
 def test_the_modality_with_the_genes_of_the_model(
-    ending, run, mdata, labels, model_folder, tmp_path
+    ending, annotate, mdata, labels, tmp_path
 ):
     query, output = tmp_path / f"query{ending}", tmp_path / f"annotated{ending}"
     mdata.write(query) if ending == ".h5mu" else mdata.write_zarr(query)
-    arguments = ["annotate", query, "--model", model_folder, "--no-report"]
-    assert run(*arguments, "-o", output, "--obs-out", tmp_path / "l.csv").code == 0
-    read = read_h5mu if ending == ".h5mu" else read_zarr
-    annotated = read(output)
+    arguments = [query, "--no-report"]
+    assert annotate(*arguments, "-o", output, "--obs-out", tmp_path / "l.csv").code == 0
+    read_mudata = read_h5mu if ending == ".h5mu" else read_zarr
+    annotated = read_mudata(output)
     assert list(annotated["rna"].obs[LABELS]) == labels
     assert (annotated["rna"].X != mdata["rna"].X).nnz == 0
     assert LABELS not in annotated["protein"].obs
     assert list(annotated.mod) == list(mdata.mod)
     assert list(pd.read_csv(tmp_path / "l.csv", index_col=0)[LABELS]) == labels
-    assert run(*arguments, "-o", tmp_path / "rna.h5ad").code == 0
+    assert annotate(*arguments, "-o", tmp_path / "rna.h5ad").code == 0
     assert list(ad.read_h5ad(tmp_path / "rna.h5ad").obs[LABELS]) == labels
 
 
 @pytest.mark.parametrize("layout", ["csc", "adapted", "in memory", "prefixed"])
-def test_modalities_in_memory_and_in_parts(
-    layout, run, mdata, labels, model_folder, tmp_path
-):
+def test_modalities_in_memory_and_in_parts(layout, annotate, mdata, labels, tmp_path):
     query, output = tmp_path / "query.h5mu", tmp_path / "annotated.h5mu"
     options = ["--no-report"]
     if layout == "csc":
@@ -105,16 +101,14 @@ def test_modalities_in_memory_and_in_parts(
     if layout == "prefixed":
         options += ["--modality", "rna", "--cells-per-part", "20"]
     mdata.write(query)
-    arguments = ["annotate", query, "--model", model_folder, "-o", output, *options]
-    assert run(*arguments).code == 0
+    arguments = [query, "-o", output, *options]
+    assert annotate(*arguments).code == 0
     annotated = read_h5mu(output)
     assert list(annotated["rna"].obs[LABELS]) == labels
     assert annotated["protein"].shape == mdata["protein"].shape
 
 
-def test_a_modality_has_to_be_named_where_nothing_tells(
-    run, mdata, model_folder, tmp_path
-):
+def test_a_modality_has_to_be_named_where_nothing_tells(annotate, run, mdata, tmp_path):
     query = tmp_path / "query.h5mu"
     mdata.write(query)
     described = run("info", query).out
@@ -123,11 +117,11 @@ def test_a_modality_has_to_be_named_where_nothing_tells(
     assert "is a MuData of 'protein', 'rna', and it cannot be told" in result.err
     assert "choose one, as by --modality 'protein'" in result.err
     assert "n_genes: 9" in run("info", query, "--modality", "protein").out
-    arguments = ["annotate", query, "--model", model_folder, "--obs-out", "l.csv"]
-    assert "no modality 'rn'" in run(*arguments, "--modality", "rn").err
+    arguments = [query, "--obs-out", "l.csv"]
+    assert "no modality 'rn'" in annotate(*arguments, "--modality", "rn").err
     assert "leave --assay out" in run("info", query, "--assay", "RNA").err
     output = tmp_path / "o.h5mu"
-    result = run("annotate", query, "--model", model_folder, "-o", output)
+    result = annotate(query, "-o", output)
     assert result.code == 0
     page = tmp_path / "page.html"
     assert run("report", output, "-o", page).code == 0
@@ -147,7 +141,7 @@ def test_a_modality_has_to_be_named_where_nothing_tells(
     ],
 )
 def test_labels_go_back_into_a_copy_of_the_store(
-    zarr_format, folder, tables, run, toy_query, labels, model_folder, tmp_path
+    zarr_format, folder, tables, annotate, toy_query, labels, tmp_path
 ):
     query = write_spatial(
         toy_query,
@@ -157,8 +151,7 @@ def test_labels_go_back_into_a_copy_of_the_store(
         folder=folder,
     )
     output = tmp_path / "annotated.zarr"
-    arguments = ["annotate", query, "--model", model_folder]
-    assert run(*arguments, "-o", output, "--probabilities").code == 0
+    assert annotate(query, "-o", output, "--probabilities").code == 0
     root = zarr.open_group(output, mode="r", use_consolidated=True)
     table = ad.read_zarr(root[f"{folder}/{tables[-1]}"])
     assert list(table.obs[LABELS]) == labels
@@ -166,19 +159,17 @@ def test_labels_go_back_into_a_copy_of_the_store(
     assert root["images/image"].attrs["pixels"] == "kept"
     assert (tmp_path / "annotated.html").exists()
     if len(tables) == 2:
-        chosen = run(*arguments, "--table", "bins", "--obs-out", tmp_path / "l.csv")
-        assert "only 3 of the model's 30 genes" in chosen.err
+        refused = annotate(query, "--table", "bins", "--obs-out", tmp_path / "l.csv")
+        assert "only 3 of the model's 30 genes" in refused.err
     assert LABELS not in ad.read_zarr(query / folder / tables[-1]).obs
 
 
-def test_a_store_is_annotated_in_its_place(
-    run, toy_query, labels, model_folder, tmp_path
-):
+def test_a_store_is_annotated_in_its_place(annotate, toy_query, labels, tmp_path):
     query = write_spatial(toy_query, tmp_path / "s.zarr")
     image = (query / "images" / "image" / "zarr.json").stat().st_ino
-    arguments = ["annotate", query, "--model", model_folder, "-o", query, "--no-report"]
-    assert "pass --overwrite" in run(*arguments).err
-    assert run(*arguments, "--overwrite").code == 0
+    arguments = [query, "-o", query, "--no-report"]
+    assert "pass --overwrite" in annotate(*arguments).err
+    assert annotate(*arguments, "--overwrite").code == 0
     root = zarr.open_group(query, mode="r", use_consolidated=True)
     assert list(ad.read_zarr(root["tables/table"]).obs[LABELS]) == labels
     assert (query / "images" / "image" / "zarr.json").stat().st_ino == image
@@ -197,14 +188,14 @@ def test_a_store_without_a_table(run, toy_query, tmp_path):
 
 @pytest.mark.parametrize("is_inside_a_folder", [False, True])
 def test_a_zipped_store(
-    is_inside_a_folder, run, toy_query, labels, model_folder, tmp_path, write
+    annotate, is_inside_a_folder, run, toy_query, labels, tmp_path, write
 ):
     write(toy_query, tmp_path / "query.zarr")
     base = ["query.zarr"] if is_inside_a_folder else []
     root = tmp_path if is_inside_a_folder else tmp_path / "query.zarr"
     shutil.make_archive(tmp_path / "zipped" / "query.zarr", "zip", root, *base)
     query, output = tmp_path / "zipped" / "query.zarr.zip", tmp_path / "o.h5ad"
-    assert run("annotate", query, "--model", model_folder, "-o", output).code == 0
+    assert annotate(query, "-o", output).code == 0
     assert list(ad.read_h5ad(output).obs[LABELS]) == labels
     assert "n_cells: 60" in run("info", query).out
 
@@ -212,51 +203,34 @@ def test_a_zipped_store(
 # --------------------------------------------------------------------------- options
 
 
-def test_cells_with_few_genes_are_left_out(
-    run, query, toy_query, model_folder, tmp_path
-):
+def test_cells_with_few_genes_are_left_out(annotate, query, toy_query, tmp_path):
     n_genes = np.asarray((toy_query.X > 0).sum(1)).ravel()
     limit = int(np.median(n_genes))
-    arguments = ["annotate", query, "--model", model_folder, "--min-genes"]
+    arguments = [query, "--min-genes"]
     output = tmp_path / "o.h5ad"
-    assert run(*arguments, limit, "-o", output, "--no-report").code == 0
-    kept = toy_query.obs_names[n_genes >= limit]
-    assert list(ad.read_h5ad(output).obs_names) == list(kept)
-    assert "No cell has 31 genes" in run(*arguments, 31, "-o", tmp_path / "n.h5ad").err
+    assert annotate(*arguments, limit, "-o", output, "--no-report").code == 0
+    rich_cells = toy_query.obs_names[n_genes >= limit]
+    assert list(ad.read_h5ad(output).obs_names) == list(rich_cells)
+    assert (
+        "No cell has 31 genes"
+        in annotate(*arguments, 31, "-o", tmp_path / "n.h5ad").err
+    )
 
 
 def test_an_output_is_no_container_that_the_query_is_not(
-    run, query, mdata, model_folder, tmp_path
+    annotate, query, mdata, tmp_path
 ):
     output = tmp_path / "o.h5mu"
-    result = run("annotate", query, "--model", model_folder, "-o", output)
+    result = annotate(query, "-o", output)
     assert (result.code, "would be a MuData" in result.err) == (2, True)
     mdata.write(tmp_path / "query.h5mu")
-    arguments = ["annotate", tmp_path / "query.h5mu", "--model", model_folder]
-    result = run(*arguments, "-o", output, "--min-genes", 3)
+    result = annotate(tmp_path / "query.h5mu", "-o", output, "--min-genes", 3)
     assert (result.code, "needs all" in result.err) == (2, True)
-
-
-def test_an_output_that_was_written_is_not_called_damaged(
-    run, query, model_folder, tmp_path, monkeypatch
-):
-    def fail(*args, **kwargs):
-        raise ValueError("no picture")
-
-    monkeypatch.setattr("tosica._report.report", fail)
-    output = tmp_path / "o.h5ad"
-    result = run("annotate", query, "--model", model_folder, "-o", output)
-    assert (
-        f"{output} was written, but not {tmp_path / 'o.html'} (no picture)"
-        in result.err
-    )
-    assert result.code == 1
-    assert LABELS in ad.read_h5ad(output).obs
 
 
 @pytest.mark.parametrize("layout", ["present", "SeuratDisk"])
 def test_raw_is_named_and_read_where_x_is_scaled(
-    layout, run, toy_query, labels, model_folder, tmp_path
+    layout, annotate, toy_query, labels, tmp_path
 ):
     query, output = tmp_path / "query.h5ad", tmp_path / "o.h5ad"
     toy_query.raw = toy_query.copy()
@@ -275,7 +249,7 @@ def test_raw_is_named_and_read_where_x_is_scaled(
             raw["var"].attrs["_index"] = "number"
             ad.io.write_elem(raw["var"], "_index", names.to_numpy(dtype=object))
             raw["var"].attrs["column-order"] = np.array(["_index"], dtype=object)
-    arguments = ["annotate", query, "--model", model_folder, "-o", output]
-    assert "--use-raw" in run(*arguments).err
-    assert run(*arguments, "--use-raw", "--no-report").code == 0
+    arguments = [query, "-o", output]
+    assert "--use-raw" in annotate(*arguments).err
+    assert annotate(*arguments, "--use-raw", "--no-report").code == 0
     assert list(ad.read_h5ad(output).obs[LABELS]) == labels

@@ -1,7 +1,5 @@
 """What all commands have in common."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal
@@ -9,7 +7,6 @@ import subprocess
 import sys
 import warnings
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
@@ -20,9 +17,6 @@ import tosica
 from tosica import cli
 from tosica._settings import logger, warn_user
 from tosica._text import call, parameter
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 COMMANDS = [
     "train",
@@ -37,7 +31,7 @@ COMMANDS = [
 HEAVY = ("torch", "scanpy", "anndata", "pandas", "numpy", "scvi", "lightning")
 
 
-def test_what_is_asked_first_imports_nothing_heavy() -> None:
+def test_what_is_asked_first_imports_nothing_heavy():
     code = (
         "import sys; from tosica.cli import main; "
         "codes = [main(words.split()) for words in ('--help', '--version', '--versions', 'annotate --help')]; "
@@ -49,7 +43,7 @@ def test_what_is_asked_first_imports_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[0, 0, 0, 0] []", done.stderr
 
 
-def test_every_command_and_option_says_what_it_is(run: Any) -> None:
+def test_every_command_and_option_says_what_it_is(run):
     result = run("--help")
     assert result.code == 0
     assert set(cli.commands.commands) == set(COMMANDS)
@@ -70,7 +64,7 @@ def test_every_command_and_option_says_what_it_is(run: Any) -> None:
         }
 
 
-def test_versions_are_yaml_of_strings(run: Any) -> None:
+def test_versions_are_yaml_of_strings(run):
     assert run("--version") == (0, f"tosica {version('tosica')}\n", "")
     versions = yaml.safe_load(run("--versions").out)
     assert next(iter(versions)) == "tosica"
@@ -84,7 +78,6 @@ def test_versions_are_yaml_of_strings(run: Any) -> None:
     [
         "nothing",
         "annotate",
-        "annotate query.h5ad --model m",
         "annotate query.h5ad --model m -o out.txt",
         "annotate query.h5ad --model m --obs-out out.h5ad",
         *(
@@ -98,15 +91,14 @@ def test_versions_are_yaml_of_strings(run: Any) -> None:
             )
         ),
         "annotate q.h5ad --model m -o o.h5ad --threads 0",
-        "train r.h5ad -o m",
+        "annotate q.h5ad --model m -o o.h5ad --adapted-model without_adapt",
         "train r.h5ad --labels-key k -o m --layer a --use-raw",
         "gene-sets --for r.h5ad",
         "report a.h5ad -o page.pdf",
-        "demo --seed -1",
         f"demo --out {__file__}",
     ],
 )
-def test_wrong_usage_exits_with_2(words: str, run: Any) -> None:
+def test_wrong_usage_exits_with_2(words, run):
     result = run(*words.split())
     assert (result.code, result.out) == (2, "")
     if words == "nothing":
@@ -127,14 +119,14 @@ def test_wrong_usage_exits_with_2(words: str, run: Any) -> None:
         ("--cutoff", "0.25", 0.25),
     ],
 )
-def test_values_that_click_does_not_know(option: str, text: str, meant: Any) -> None:
+def test_values_that_click_does_not_know(option, text, meant):
     context = cli.commands.commands["annotate"].make_context(
         "annotate", ["q", "--model", "m", option, text]
     )
     assert context.params[option.removeprefix("--")] == meant
 
 
-def test_threads_are_set_before_torch_is_imported(run: Any, query: Path) -> None:
+def test_threads_are_set_before_torch_is_imported(run, query):
     n_threads = torch.get_num_threads()
     try:
         # A model that is missing ends the command early.
@@ -158,18 +150,18 @@ def test_threads_are_set_before_torch_is_imported(run: Any, query: Path) -> None
 
 
 @pytest.fixture
-def evaluated(monkeypatch: pytest.MonkeyPatch, run: Any, query: Path) -> Any:
+def evaluated(monkeypatch, run, query):
     """Run ``tosica evaluate``, in which Python's function does something else."""
 
-    def call(function: Any, *options: str) -> Any:
+    def call(function, *options):
         monkeypatch.setattr(tosica.tl, "evaluate", function)
         return run("evaluate", query, "--labels-key", "kind", *options)
 
     return call
 
 
-def raising(error: BaseException) -> Any:
-    def function(*_: Any, **__: Any) -> None:
+def raising(error):
+    def function(*_, **__):
         raise error
 
     return function
@@ -192,7 +184,7 @@ def raising(error: BaseException) -> Any:
         (KeyboardInterrupt(), "stopped."),
     ],
 )
-def test_errors_are_one_line(error: BaseException, line: str, evaluated: Any) -> None:
+def test_errors_are_one_line(error, line, evaluated):
     result = evaluated(raising(error))
     assert (result.code, result.out) == (1, "")
     assert result.err.startswith(f"tosica: error: {line}")
@@ -202,14 +194,12 @@ def test_errors_are_one_line(error: BaseException, line: str, evaluated: Any) ->
     )
 
 
-def test_a_reader_that_went_is_no_error(evaluated: Any) -> None:
+def test_a_reader_that_went_is_no_error(evaluated):
     assert evaluated(raising(BrokenPipeError(32, "Broken pipe"))) == (1, "", "")
 
 
-def test_parameters_of_python_are_options(
-    evaluated: Any, query: Path, run: Any
-) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
+def test_parameters_of_python_are_options(evaluated, query, run):
+    def refuse(*_, **__):
         raise ValueError(
             f"Run {call('model.annotate', 'adata')} with {parameter('overwrite', True)}, "
             f"{parameter('key', 'k')} or {parameter('labels_key')}."
@@ -234,12 +224,10 @@ def test_parameters_of_python_are_options(
         (["terminal"], "saw"),
     ],
 )
-def test_what_is_said(
-    options: list[str], letters: str, evaluated: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_said(options, letters, evaluated, monkeypatch):
     """Warnings of tosica, each once, and steps for those who look; nothing of libraries."""
 
-    def talk(*_: Any, **__: Any) -> Any:
+    def talk(*_, **__):
         logger.info("a step")
         logger.warning("of tosica,\nin two lines")
         logging.getLogger("scvi").warning("of a library")
@@ -248,7 +236,7 @@ def test_what_is_said(
             warn_user("for users")
         raise ValueError("The end.")
 
-    def state() -> Any:
+    def state():
         levels = [
             logging.getLogger(name).level
             for name in ("tosica", "lightning.pytorch", "scvi")
@@ -278,7 +266,7 @@ def test_what_is_said(
 
 
 @pytest.mark.parametrize("ctrl_c", [signal.SIG_IGN, signal.default_int_handler])
-def test_sigterm_ends_a_command_with_1(ctrl_c: Any, evaluated: Any) -> None:
+def test_sigterm_ends_a_command_with_1(ctrl_c, evaluated):
     """Shells start jobs in the background with Ctrl-C ignored."""
     earlier_handler = signal.signal(signal.SIGINT, ctrl_c)
     handler = signal.getsignal(signal.SIGTERM)

@@ -1,7 +1,5 @@
 """What the page on the command line shows: its commands, the rule and the process."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Commands as pipelines run them: a process that is stopped, killed, or has no space."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """``--tissue``: labels and models without a reference of one's own, from a small census."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 

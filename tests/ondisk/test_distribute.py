@@ -1,7 +1,5 @@
 """Workers of a Dask cluster annotate the parts of a query as one process does."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
@@ -81,7 +79,7 @@ def test_an_error_of_a_worker_is_raised_here(client, toy_query, toy_model, tmp_p
 @pytest.mark.slow
 @pytest.mark.weekly
 def test_a_worker_that_is_killed_costs_no_cell(query, toy_query, toy_model, tmp_path):
-    output, parts = tmp_path / "out.h5ad", tmp_path / "out.h5ad.parts"
+    output, folder = tmp_path / "out.h5ad", tmp_path / "out.h5ad.parts"
     # Workers are forked from a process that has imported tosica, which takes seconds.
     multiprocessing.set_forkserver_preload(["tosica"])
     with (
@@ -96,7 +94,7 @@ def test_a_worker_that_is_killed_costs_no_cell(query, toy_query, toy_model, tmp_
         def kill():
             """Kill a worker when it has begun, and wait for what it has not finished."""
             while not killed:
-                if parts.is_dir() and any(parts.glob("part-*")):
+                if folder.is_dir() and any(folder.glob("part-*")):
                     pid = next(iter(client.run(os.getpid).values()))
                     os.kill(pid, signal.SIGKILL)
                     killed.append(pid)

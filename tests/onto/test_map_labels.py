@@ -1,7 +1,5 @@
 """Labels are mapped to the Cell Ontology by name and exact synonym, and never by a guess."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,7 +12,7 @@ import tosica
 from tosica.onto._ontology import label_key, match_label, read_ontology
 
 
-def cells(labels: list, **columns: list) -> AnnData:
+def cells(labels, **columns):
     obs = pd.DataFrame(
         {"label": labels, **columns}, index=[f"c{i}" for i in range(len(labels))]
     )
@@ -46,7 +44,7 @@ def cells(labels: list, **columns: list) -> AnnData:
         ("Bm2' B cell", "CL:0000964", "name"),
     ],
 )
-def test_spelling_does_not_matter(label: str, term: str, how: str) -> None:
+def test_spelling_does_not_matter(label, term, how):
     match = match_label(label)
     assert (match.term, match.how, match.candidates) == (term, how, ())
 
@@ -97,7 +95,7 @@ def test_spelling_does_not_matter(label: str, term: str, how: str) -> None:
         ),
     ],
 )
-def test_nothing_is_guessed(label: str) -> None:
+def test_nothing_is_guessed(label):
     match = match_label(label)
     assert match.term is None
     assert match.how == "none"
@@ -119,11 +117,11 @@ def test_nothing_is_guessed(label: str) -> None:
         ("B cells 1", "CL:0000236"),
     ],
 )
-def test_the_term_is_among_the_candidates(label: str, term: str) -> None:
+def test_the_term_is_among_the_candidates(label, term):
     assert term in match_label(label).candidates
 
 
-def test_sign_and_slash_stay() -> None:
+def test_sign_and_slash_stay():
     assert label_key("CD4+CD8- T cells") == "cd4 positive cd8 negative t cell"
     assert label_key("CD4-CD8- T-cells") == "cd4 negative cd8 negative t cell"
     assert label_key("CD8-positive") == "cd8 positive"
@@ -132,9 +130,7 @@ def test_sign_and_slash_stay() -> None:
 
 @settings(max_examples=30)
 @given(st.sampled_from(sorted(read_ontology().names.items())), st.text(max_size=20))
-def test_every_name_is_mapped_to_its_term_and_any_text_has_a_key(
-    item: tuple[str, str], text: str
-) -> None:
+def test_every_name_is_mapped_to_its_term_and_any_text_has_a_key(item, text):
     term, name = item
     key = label_key(text)
     assert key == key.strip().lower()
@@ -146,7 +142,7 @@ def test_every_name_is_mapped_to_its_term_and_any_text_has_a_key(
         assert match_label(name.upper()).term in (term, None)
 
 
-def test_forbidden_and_obsolete_terms_are_not_given() -> None:
+def test_forbidden_and_obsolete_terms_are_not_given():
     for label in ("Eukaryotic cells", "animal cell", "Native cells"):
         match = match_label(label)
         assert match.term is None
@@ -156,7 +152,7 @@ def test_forbidden_and_obsolete_terms_are_not_given() -> None:
 # --------------------------------------------------------------------------- what is written
 
 
-def test_table_and_column() -> None:
+def test_table_and_column():
     adata = cells(["T cells", "B cells", "what", None, "T cells"])
     table = tosica.onto.map_labels(adata, "label", mapping={"what": "CL:0000623"})
     assert table["label"].tolist() == ["B cells", "T cells", "what"]
@@ -183,7 +179,7 @@ def test_table_and_column() -> None:
     assert all(isinstance(name, str) for name in column.cat.categories)
 
 
-def test_labels_without_a_term_are_unknown_and_have_candidates() -> None:
+def test_labels_without_a_term_are_unknown_and_have_candidates():
     adata = cells(["T cells", "DC", "B cells"])
     mapping = {"B cells": "unknown"}
     table = tosica.onto.map_labels(
@@ -201,14 +197,14 @@ def test_labels_without_a_term_are_unknown_and_have_candidates() -> None:
     assert "label_ontology_term_id" not in adata.obs
 
 
-def test_labels_that_map_to_nothing() -> None:
+def test_labels_that_map_to_nothing():
     adata = cells(["H1975", "HCC827"])
     with pytest.warns(UserWarning, match="'H1975', 'HCC827'.*pass mapping="):
         tosica.onto.map_labels(adata, "label")
     assert adata.obs["label_ontology_term_id"].tolist() == ["unknown", "unknown"]
 
 
-def test_numbers_and_mudata() -> None:
+def test_numbers_and_mudata():
     numbers = cells([0, 1])
     with pytest.warns(UserWarning, match="no label of"):
         tosica.onto.map_labels(numbers, "label")
@@ -229,7 +225,7 @@ def test_numbers_and_mudata() -> None:
         ("T cell", "no term"),
     ],
 )
-def test_a_wrong_term_is_refused(term: str, word: str) -> None:
+def test_a_wrong_term_is_refused(term, word):
     adata = cells(["T", "B cells"])
     with pytest.raises(ValueError, match=f"mapping gives 'T' a wrong term: .*{word}"):
         tosica.onto.map_labels(adata, "label", mapping={"T": term})
@@ -239,7 +235,7 @@ def test_a_wrong_term_is_refused(term: str, word: str) -> None:
 # --------------------------------------------------------------------------- terms
 
 
-def test_above_and_below() -> None:
+def test_above_and_below():
     above = tosica.onto.ancestors("CL:0000623")
     assert above["CL:0000542"] == "lymphocyte"
     assert "CL:0000623" not in above
@@ -259,6 +255,6 @@ def test_above_and_below() -> None:
         ("CL:0000003", "obsolete"),
     ],
 )
-def test_no_such_term(term: str, word: str) -> None:
+def test_no_such_term(term, word):
     with pytest.raises(KeyError, match=word):
         tosica.onto.term_name(term)

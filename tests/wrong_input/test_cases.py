@@ -1,7 +1,5 @@
 """Wrong input that is more than one wrong argument: data that changed, names that collide."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
@@ -12,7 +10,7 @@ from anndata import AnnData
 from mudata import MuData
 
 import tosica
-from tosica import TOSICA, cli
+from tosica import TOSICA
 
 # Genes 24 to 29 are in no gene set.
 FEWER = np.arange(30) < 25
@@ -26,16 +24,14 @@ def set_up(adata, **arguments):
 # --------------------------------------------------------------------------- genes that went
 
 
-def test_genes_dropped_after_build_mask(toy, contents):
+def test_genes_dropped_after_build_mask(toy, unchanged):
     adata = toy[:, FEWER].copy()
-    original = contents(adata)
     sentence = (
         r"^adata\.varm\['tosica_mask'\] was built for 30 genes, and adata has 25: genes were left "
         r"out since; call tosica\.pp\.build_mask\(adata\) again\.$"
     )
-    with pytest.raises(ValueError, match=sentence):
+    with unchanged(adata), pytest.raises(ValueError, match=sentence):
         set_up(adata)
-    assert contents(adata) == original
     tosica.pp.build_mask(adata, TOY_SETS)
     set_up(adata)
 
@@ -78,18 +74,19 @@ def test_genes_changed_before_train(toy, change):
         ({"a": "_index"}, "'_index'"),
     ],
 )
-def test_labels_that_no_file_holds(toy, new, names, contents):
+def test_labels_that_no_file_holds(toy, new, names, unchanged):
     toy.obs["kind"] = toy.obs["kind"].cat.rename_categories(new)
-    original = contents(toy)
-    with pytest.raises(
-        ValueError,
-        match=rf"adata\.obs\['kind'\] has labels that .* \({re.escape(names)}\): rename them",
+    with (
+        unchanged(toy),
+        pytest.raises(
+            ValueError,
+            match=rf"adata\.obs\['kind'\] has labels that .* \({re.escape(names)}\): rename them",
+        ),
     ):
         set_up(toy)
-    assert contents(toy) == original
 
 
-@pytest.mark.parametrize("labels", [{"a": "x/y"}, {"a": "x|y"}, {"a": "a.b", "b": "ü"}])
+@pytest.mark.parametrize("labels", [{"a": "x/y"}, {"a": "a.b", "b": "ü"}])
 def test_labels_that_a_file_holds(toy, toy_query, train, labels, tmp_path):
     toy.obs["kind"] = toy.obs["kind"].cat.rename_categories(labels)
     model = train(toy, max_epochs=1)
@@ -126,10 +123,6 @@ def test_no_cell_is_unlabeled(toy, toy_model):
             "setup_mudata has no parameter 'layer'; did you mean 'layers'",
         ),
         (
-            lambda a: set_up(a).train(max_epoch=3),
-            "train has no parameter 'max_epoch'; did you mean 'max_epochs'",
-        ),
-        (
             lambda a: set_up(a).train(epochs=3),
             "train has no parameter 'epochs'; it is max_epochs here.",
         ),
@@ -140,10 +133,6 @@ def test_no_cell_is_unlabeled(toy, toy_model):
         (
             lambda a: set_up(a).annotate(a, majority_voting=True),
             "annotate has no parameter 'majority_voting'; call tosica.tl.majority_vote after it.",
-        ),
-        (
-            lambda a: tosica.tl.evaluate(a, "kind", prediction_keys="b"),
-            "did you mean 'prediction_key'",
         ),
     ],
 )
@@ -161,16 +150,17 @@ def test_misspelled_parameters(toy, call, sentence):
         ("tosica_novelty", tosica.pl.novelty),
     ],
 )
-def test_columns_of_text_where_numbers_are_expected(toy_query, call, column, contents):
+def test_columns_of_text_where_numbers_are_expected(toy_query, call, column, unchanged):
     toy_query.obs["tosica_prediction"] = toy_query.obs["kind"]
     toy_query.obs["tosica_probability"] = 0.9
     toy_query.obs[column] = "high"
-    original = contents(toy_query)
-    with pytest.raises(
-        TypeError, match=rf"^adata\.obs\['{column}'\] holds .* instead of numbers"
+    with (
+        unchanged(toy_query),
+        pytest.raises(
+            TypeError, match=rf"^adata\.obs\['{column}'\] holds .* instead of numbers"
+        ),
     ):
         call(toy_query)
-    assert contents(toy_query) == original
 
 
 # --------------------------------------------------------------------------- names of genes
@@ -178,7 +168,7 @@ def test_columns_of_text_where_numbers_are_expected(toy_query, call, column, con
 
 @pytest.mark.filterwarnings("ignore:The query has only 685 of the model's 765 genes")
 def test_genes_that_are_there_twice_without_their_versions(
-    pbmc_model, pbmc_query, contents
+    pbmc_model, pbmc_query, unchanged
 ):
     ids = tosica.gs.map_genes(
         pbmc_query.var_names, to="ensembl", organism="human"
@@ -186,36 +176,12 @@ def test_genes_that_are_there_twice_without_their_versions(
     mapped = pbmc_query[:, ids.index]
     doubled = AnnData(sp.hstack([mapped.X, mapped.X]).tocsr(), obs=pbmc_query.obs)
     doubled.var_names = [f"{name}.{version}" for version in (1, 2) for name in ids]
-    original = contents(doubled)
     sentence = r"under several names \('(ENSG\d+)\.1', '\1\.2', …\), of which none is taken: add up the columns"
-    with pytest.raises(ValueError, match=sentence):
+    with unchanged(doubled), pytest.raises(ValueError, match=sentence):
         pbmc_model.annotate(doubled)
-    assert contents(doubled) == original
     # The cure.
     unique = doubled[:, ~doubled.var_names.str.split(".").str[0].duplicated()].copy()
     pbmc_model.annotate(unique)
 
 
 # --------------------------------------------------------------------------- command line
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["demonstrate"], "No such command 'demonstrate'."),
-        (
-            ["demo", "--seed", "x"],
-            "Invalid value for '--seed': 'x' is not a valid integer range.",
-        ),
-        (["demo", "--seeds", "1"], "No such option '--seeds'."),
-        (
-            ["demo", "--out", "a file"],
-            "Invalid value for '--out': Directory 'a file' is a file.",
-        ),
-    ],
-)
-def test_command_line(arguments, sentence, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a file").touch()
-    assert cli.main(arguments) == 2
-    assert sentence in capsys.readouterr().err

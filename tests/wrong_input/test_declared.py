@@ -1,18 +1,13 @@
 """Every public function refuses wrong values of every declared parameter, before any work."""
 
-from __future__ import annotations
-
 import inspect
 import re
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import tosica
+from tosica import TOSICA
 from tosica import _checks as c
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 PACKAGES = ("pp", "gs", "onto", "tl", "pl", "get", "io", "datasets")
 
@@ -35,40 +30,44 @@ UNDECLARED = {
 OF_DEVICES = {"accelerator", "device", "devices"}
 
 
-def public_functions() -> dict[str, Callable[..., Any]]:
+def public_functions():
     """All public functions, and the methods that tosica's model class has of its own."""
-    found = {
+    functions = {
         f"{package}.{name}": getattr(getattr(tosica, package), name)
         for package in PACKAGES
         for name in getattr(tosica, package).__all__
     }
-    found |= {"report": tosica.report, "TOSICA": tosica.TOSICA.__init__}
-    for name in dir(tosica.TOSICA):
-        method = getattr(tosica.TOSICA, name)
+    functions |= {"report": tosica.report, "TOSICA": TOSICA.__init__}
+    for name in dir(TOSICA):
+        method = getattr(TOSICA, name)
         if (
             name[0] != "_"
             and callable(method)
             and method.__module__.startswith("tosica.")
         ):
-            found[f"TOSICA.{name}"] = method
-    return {name: each for name, each in found.items() if not inspect.isclass(each)}
+            functions[f"TOSICA.{name}"] = method
+    return {
+        name: function
+        for name, function in functions.items()
+        if not inspect.isclass(function)
+    }
 
 
-def declared(function: Callable[..., Any]) -> dict[str, c.Constraint]:
+def declared(function):
     return c.CONSTRAINTS.get(f"{function.__module__}.{function.__qualname__}", {})
 
 
-def parameters(function: Callable[..., Any]) -> Iterator[inspect.Parameter]:
+def parameters(function):
     """Parameters without ``self``, ``*args`` and ``**kwargs``."""
-    for each in inspect.signature(function).parameters.values():
+    for parameter in inspect.signature(function).parameters.values():
         if (
-            each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
-            and each.name != "self"
+            parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+            and parameter.name != "self"
         ):
-            yield each
+            yield parameter
 
 
-def right(constraint: c.Constraint | None) -> Any:
+def right(constraint):
     """A value that a constraint takes; no function gets to work with it."""
     if constraint is None or constraint.optional:
         return None
@@ -85,12 +84,16 @@ FUNCTIONS = public_functions()
 @pytest.mark.parametrize(
     "name", [name for name in FUNCTIONS if declared(FUNCTIONS[name])]
 )
-def test_wrong_values_of_declared_parameters(name: str) -> None:
+def test_wrong_values_of_declared_parameters(name):
     function, constraints = FUNCTIONS[name], declared(FUNCTIONS[name])
-    needed = [each.name for each in parameters(function) if each.default is each.empty]
-    arguments = {each: right(constraints.get(each)) for each in needed}
+    required = [
+        parameter.name
+        for parameter in parameters(function)
+        if parameter.default is parameter.empty
+    ]
+    arguments = {name: right(constraints.get(name)) for name in required}
     if "self" in inspect.signature(function).parameters:
-        arguments["self"] = tosica.TOSICA.__new__(tosica.TOSICA)
+        arguments["self"] = TOSICA.__new__(TOSICA)
     for parameter, constraint in constraints.items():
         wrong = constraint.wrong_values()
         if not constraint.optional and not constraint.has_type(None):
@@ -102,18 +105,18 @@ def test_wrong_values_of_declared_parameters(name: str) -> None:
             assert str(refused.value.args[0]).endswith((".", "?")), (parameter, value)
 
 
-def test_every_parameter_is_declared() -> None:
+def test_every_parameter_is_declared():
     # Methods hand these on to infer.
-    of_infer = {each.name for each in parameters(FUNCTIONS["TOSICA.infer"])}
+    of_infer = {parameter.name for parameter in parameters(FUNCTIONS["TOSICA.infer"])}
     missing = {
-        f"{name}({each.name})"
+        f"{name}({parameter.name})"
         for name, function in FUNCTIONS.items()
-        for each in parameters(function)
-        if each.name not in {*declared(function), *OF_DEVICES}
+        for parameter in parameters(function)
+        if parameter.name not in {*declared(function), *OF_DEVICES}
         and not (
             name.startswith("TOSICA.")
             and name != "TOSICA.infer"
-            and each.name in of_infer
+            and parameter.name in of_infer
         )
     }
     assert missing <= set(UNDECLARED)

@@ -4,11 +4,8 @@ A missing name is a KeyError that names it or what there is instead, a wrong val
 the data are unchanged.
 """
 
-from __future__ import annotations
-
 import re
 import warnings
-from typing import TYPE_CHECKING, Any
 
 import pytest
 from _cells import TOY_SETS, make_toy
@@ -16,9 +13,6 @@ from anndata import AnnData
 from mudata import MuData
 from wrong_input.test_declared import FUNCTIONS, parameters
 from wrong_input.world import arguments, function, make_world
-
-if TYPE_CHECKING:
-    Row = tuple[Any, type[Exception], str]
 
 NO_COLUMN = [("donors", KeyError, "donors.*did you mean 'donor'|neither")]
 GROUPS = [*NO_COLUMN, ("tosica_probability", TypeError, "not groups")]
@@ -56,7 +50,8 @@ ROWS = {
     "cmap": [("virids", ValueError, "such as 'viridis'")],
     "term": [("CL:0", KeyError, "CL:0"), ("T cell", KeyError, "CL:0000084")],
     "indices": [
-        (each, ValueError, "^indices must") for each in ([0.5], [10**6], [True], "a", 5)
+        (positions, ValueError, "^indices must")
+        for positions in ([0.5], [10**6], [True], "a", 5)
     ],
 }
 # By function and parameter; these take the place of those above.
@@ -122,13 +117,13 @@ EXEMPT = {
 
 
 def rows(name):
-    for each in parameters(FUNCTIONS[name]):
-        row = f"{name}({each.name})"
+    for parameter in parameters(FUNCTIONS[name]):
+        row = f"{name}({parameter.name})"
         # What only reads results takes data without cells.
-        of_results = each.name == "adata" and name.startswith(("pl.", "get."))
+        of_results = parameter.name == "adata" and name.startswith(("pl.", "get."))
         if row not in EXEMPT and not of_results:
-            for wrong in OF_FUNCTION.get(row, ROWS.get(each.name, [])):
-                yield row, each.name, wrong
+            for wrong in OF_FUNCTION.get(row, ROWS.get(parameter.name, [])):
+                yield row, parameter.name, wrong
 
 
 @pytest.fixture(scope="module")
@@ -144,18 +139,24 @@ def world(_toy, toy_model, tmp_path_factory):
 def test_what_does_not_exist(name, world, contents, monkeypatch):
     monkeypatch.chdir(world.folder)
     right = arguments(world, name)
-    data = [each for each in right.values() if isinstance(each, AnnData | MuData)]
-    before = [contents(each) for each in data]
+    data = [
+        positions
+        for positions in right.values()
+        if isinstance(positions, AnnData | MuData)
+    ]
+    original = [contents(positions) for positions in data]
     accepted = {}
-    for row, parameter, (value, error, said) in rows(name):
-        given = right | {parameter: value(world) if callable(value) else value}
+    for row, parameter, (value, error, sentence) in rows(name):
+        changed_arguments = right | {
+            parameter: value(world) if callable(value) else value
+        }
         try:
             with warnings.catch_warnings(action="ignore"):
-                function(world, name)(**given)
+                function(world, name)(**changed_arguments)
             accepted[row, repr(value)] = "accepted"
         except Exception as raised:
             message = str(raised.args[0] if len(raised.args) == 1 else raised)
-            if not isinstance(raised, error) or not re.search(said, message):
+            if not isinstance(raised, error) or not re.search(sentence, message):
                 accepted[row, repr(value)] = f"{type(raised).__name__}: {message}"
     assert accepted == {}
-    assert [contents(each) for each in data] == before
+    assert [contents(positions) for positions in data] == original
