@@ -1,7 +1,5 @@
 """The benchmarks: each page is what was measured, and each script runs on a little data."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io
@@ -71,7 +69,7 @@ N_CELLS = 240
 LABELS = ["B cells", "CD14+ Monocytes", "CD4 T cells"]
 
 
-def make_cells() -> AnnData:
+def make_cells():
     """Counts of three types, each with genes of its own from two processes."""
     rng = np.random.default_rng(0)
     sets = tosica.gs.load("human_gobp")

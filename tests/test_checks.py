@@ -1,7 +1,5 @@
 """Parts of messages about arguments; each constraint is tested by ``tests/wrong_input``."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -50,7 +48,7 @@ def test_numbers_of_numpy_and_bounds_are_taken():
 
 def test_arguments_that_python_refuses_get_its_words():
     @validate_params(share=Fraction())
-    def keep(share, *, copy: bool = False):
+    def keep(share, *, copy=False):
         return share
 
     assert keep(0.5) == 0.5
@@ -63,7 +61,7 @@ def test_arguments_that_python_refuses_get_its_words():
 
 
 def test_a_parameter_without_a_rule_is_refused_at_decoration():
-    def keep(share: complex): ...
+    def keep(share): ...
 
     with pytest.raises(TypeError, match=r"no rule is known for 'share'.*'complex'"):
         validate_params()(keep)

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 def annotate(adata, model, **arguments):
     """The method, as the functions are called."""
-    return model.annotate(adata, enable_progress_bar=False, **arguments)
+    return model.annotate(adata, **arguments)
 
 
 # Arguments after the data; "model" stands for the model that annotated them.
@@ -64,7 +64,7 @@ BY_NAME = {function.__name__: function for function in WRITERS | READERS}
 @pytest.fixture(scope="module")
 def _plain(toy_model):
     adata = make_toy(60, seed=1)
-    toy_model.annotate(adata, probabilities=True, enable_progress_bar=False)
+    toy_model.annotate(adata, probabilities=True)
     near = kneighbors_graph(adata.obsm["X_tosica"], 5)
     adata.obsp["connectivities"] = near.maximum(near.T).tocsr()
     adata.uns["neighbors"] = {"connectivities_key": "connectivities"}
@@ -121,22 +121,22 @@ def _filled(arguments, model):
     return arguments | ({"model": model} if "model" in arguments else {})
 
 
-def _results(name, adata, model, **more):
+def _results(name, adata, model, **options):
     """What a call returns or has written, in a form that ``==`` compares."""
     function = BY_NAME[name]
     if function in READERS:
         out = {}
-        found = function(adata, **READERS[function], **more)
-        if isinstance(found, AnnData):  # files change the type of the colors
+        value = function(adata, **READERS[function], **options)
+        if isinstance(value, AnnData):  # files change the type of the colors
             return {
-                k: v for k, v in contents_of(found).items() if not k.endswith("_colors")
+                k: v for k, v in contents_of(value).items() if not k.endswith("_colors")
             }
-        flat(vars(found) if dataclasses.is_dataclass(found) else found, "", out)
+        flat(vars(value) if dataclasses.is_dataclass(value) else value, "", out)
         return out
-    before = _state(adata)
-    function(adata, **_filled(WRITERS[function], model), **more)
-    after = _state(adata)
-    return {key: after[key] for key in after if after[key] != before.get(key)}
+    original = _state(adata)
+    function(adata, **_filled(WRITERS[function], model), **options)
+    changed = _state(adata)
+    return {key: changed[key] for key in changed if changed[key] != original.get(key)}
 
 
 def _state(adata):
@@ -162,26 +162,28 @@ def test_copies_keys_and_calls_that_are_repeated(
     name, plain, toy_model, contents, new_keys
 ):
     function, arguments = BY_NAME[name], _filled(WRITERS[BY_NAME[name]], toy_model)
-    before = contents(plain)
+    original = contents(plain)
     copied = function(plain, **arguments, copy=True)
-    assert contents(plain) == before
+    assert contents(plain) == original
     assert function(plain, **arguments) is None
-    after = contents(plain)
-    assert contents(copied) == after
+    changed = contents(plain)
+    assert contents(copied) == changed
     if name == "novelty":  # it takes the place of what annotate wrote
         return
-    assert new_keys(before, after)
+    assert new_keys(original, changed)
     function(plain, **arguments)
-    assert contents(plain) == after
+    assert contents(plain) == changed
     renamed = function(plain, **arguments, copy=True, key_added="mine")
-    written = new_keys(after, contents(renamed))
-    assert written
-    assert all("mine" in key for key in written)
+    new = new_keys(changed, contents(renamed))
+    assert new
+    assert all("mine" in key for key in new)
 
 
-@pytest.mark.parametrize("kept", ["view", "backed", "h5ad", "zarr", "mudata"])
+@pytest.mark.parametrize("container", ["view", "backed", "h5ad", "zarr", "mudata"])
 @pytest.mark.parametrize("name", NAMES)
-def test_what_the_data_are_kept_in(name, kept, plain, annotated, toy_model, folder):
+def test_what_the_data_are_kept_in(
+    name, container, plain, annotated, toy_model, folder
+):
     function = BY_NAME[name]
     stored = (
         "annotated"
@@ -192,29 +194,31 @@ def test_what_the_data_are_kept_in(name, kept, plain, annotated, toy_model, fold
     )
     stored = "cells" if name == "annotate" else stored
     adata = annotated if function in READERS else plain
-    other: Any
-    if kept == "view":
-        other = adata.copy()[np.arange(adata.n_obs)]
-    elif kept == "backed":
-        other = anndata.read_h5ad(folder / f"{stored}.h5ad", backed="r")
-    elif kept == "mudata":
-        other = _as_mudata(adata.copy())
+    same_cells: Any
+    if container == "view":
+        same_cells = adata.copy()[np.arange(adata.n_obs)]
+    elif container == "backed":
+        same_cells = anndata.read_h5ad(folder / f"{stored}.h5ad", backed="r")
+    elif container == "mudata":
+        same_cells = _as_mudata(adata.copy())
         # A model of an AnnData does not read a MuData.
-        if name in ("annotate", "attribute") or not _takes(function, other):
+        if name in ("annotate", "attribute") or not _takes(function, same_cells):
             with pytest.raises(
                 TypeError, match=r"not a MuData: pass one modality of it, as in "
             ):
-                _results(name, other, toy_model)
+                _results(name, same_cells, toy_model)
             return
     else:
-        other = getattr(anndata, f"read_{kept}")(folder / f"{stored}.{kept}")
-    before = contents_of(annotated)
-    found, expected = (_results(name, data, toy_model) for data in (other, adata))
+        same_cells = getattr(anndata, f"read_{container}")(
+            folder / f"{stored}.{container}"
+        )
+    original = contents_of(annotated)
+    actual, expected = (_results(name, data, toy_model) for data in (same_cells, adata))
     if function in READERS:  # which change nothing
-        assert contents_of(annotated) == before
-    if kept == "mudata":
-        expected.pop("X", None), found.pop("X", None)
-    assert _without_types(found) == _without_types(expected)
+        assert contents_of(annotated) == original
+    if container == "mudata":
+        expected.pop("X", None), actual.pop("X", None)
+    assert _without_types(actual) == _without_types(expected)
 
 
 def _takes(function, data):
@@ -241,21 +245,25 @@ def _without_types(results):
 @pytest.mark.parametrize("name", NAMES[1:])
 def test_data_that_are_not_annotated(name, toy_model):
     adata = make_toy(12, seed=1)
-    before = contents_of(adata)
+    original = contents_of(adata)
     with pytest.raises(
         KeyError, match=r"run model\.annotate|tosica\.(tl|pp)\.\w+|no column"
     ):
         _results(name, adata, toy_model)
-    assert contents_of(adata) == before
+    assert contents_of(adata) == original
 
 
 @pytest.mark.parametrize(
     "name",
-    [function.__name__ for function, given in WRITERS.items() if "model" in given][1:],
+    [
+        function.__name__
+        for function, parameters in WRITERS.items()
+        if "model" in parameters
+    ][1:],
 )
 def test_data_that_another_model_annotated(name, annotated, toy_model):
     annotated.uns["tosica"]["model"] = "0" * 16
-    before = contents_of(annotated)
+    original = contents_of(annotated)
     with pytest.raises(ValueError, match="pass the model that annotated adata"):
         _results(name, annotated, toy_model)
-    assert contents_of(annotated) == before
+    assert contents_of(annotated) == original

@@ -1,7 +1,5 @@
 """What a distribution says of itself: bounds, reasons and licences of what it needs and holds."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import importlib.util
@@ -12,13 +10,9 @@ import tomllib
 from contextlib import nullcontext
 from importlib.metadata import packages_distributions
 from pathlib import Path
-from typing import TYPE_CHECKING
 from zipfile import ZipFile
 
 import pytest
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "tosica"
@@ -27,7 +21,7 @@ TEXT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 PYPROJECT = tomllib.loads(TEXT)
 
 
-def script(name: str) -> ModuleType:
+def script(name):
     spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -40,7 +34,7 @@ def script(name: str) -> ModuleType:
 # --------------------------------------------------------------------------- dependencies
 
 
-def test_each_dependency_has_one_lower_bound() -> None:
+def test_each_dependency_has_one_lower_bound():
     lower_bounds = script("check_lowest").lower_bounds
     assert {"numpy", "igraph", "rdata", "hypothesis"} <= set(lower_bounds(PYPROJECT))
     for dependencies, sentence in (
@@ -58,7 +52,7 @@ def test_each_dependency_has_one_lower_bound() -> None:
             lower_bounds({"project": project, "dependency-groups": {"test": []}})
 
 
-def test_every_import_is_of_a_dependency() -> None:
+def test_every_import_is_of_a_dependency():
     imported = set()
     for path in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -81,7 +75,7 @@ def test_every_import_is_of_a_dependency() -> None:
     assert undeclared == set()
 
 
-def test_page_of_licences_lists_every_dependency_and_why() -> None:
+def test_page_of_licences_lists_every_dependency_and_why():
     page = (ROOT / "release" / "licenses.md").read_text(encoding="utf-8")
     rows = re.findall(
         r"^\| ([\w-]+) \| [\d.]+ \| ([^|]+) \| (.+) \|$", page, flags=re.MULTILINE
@@ -99,7 +93,7 @@ def test_page_of_licences_lists_every_dependency_and_why() -> None:
         assert ("GNU" in licence) == (name == "igraph")
 
 
-def test_a_dependency_without_a_reason() -> None:
+def test_a_dependency_without_a_reason():
     text = TEXT.replace('  "numba>=', '  "unexplained>=1",\n  "numba>=')
     with pytest.raises(
         ValueError, match=r"unexplained in pyproject.toml needs a comment"
@@ -110,7 +104,7 @@ def test_a_dependency_without_a_reason() -> None:
 # --------------------------------------------------------------------------- data in the package
 
 
-def files_in_resources(folder: Path) -> dict[str, Path]:
+def files_in_resources(folder):
     paths = (path for path in folder.rglob("*") if path.is_file())
     named = {path.relative_to(folder).as_posix(): path for path in paths}
     return {
@@ -121,7 +115,7 @@ def files_in_resources(folder: Path) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=["gs", "onto"])
-def test_every_file_has_its_checksum(folder: Path) -> None:
+def test_every_file_has_its_checksum(folder):
     lines = (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
     listed = {name: digest for digest, name in map(str.split, lines)}
     checksums = {
@@ -132,7 +126,7 @@ def test_every_file_has_its_checksum(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=["gs", "onto"])
-def test_every_file_has_a_licence_and_a_maker(folder: Path) -> None:
+def test_every_file_has_a_licence_and_a_maker(folder):
     readme = (folder / "README.md").read_text(encoding="utf-8")
     rows = re.findall(
         r"^\| `([^`]+)` \| ([^|]+) \| ([^|]+) \|$", readme, flags=re.MULTILINE
@@ -146,7 +140,7 @@ def test_every_file_has_a_licence_and_a_maker(folder: Path) -> None:
         assert (ROOT / maker).is_file()
 
 
-def test_no_compressed_file_holds_a_time_or_a_name() -> None:
+def test_no_compressed_file_holds_a_time_or_a_name():
     compressed = [path for folder in FOLDERS for path in folder.rglob("*.gz")]
     assert len(compressed) > 3
     assert {path.read_bytes()[:8] for path in compressed} == {b"\x1f\x8b\x08\0\0\0\0\0"}
@@ -155,7 +149,7 @@ def test_no_compressed_file_holds_a_time_or_a_name() -> None:
 # --------------------------------------------------------------------------- the wheel
 
 
-def check_wheel(tmp_path: Path, changed: dict[str, bytes | None]) -> None:
+def check_wheel(tmp_path, changed):
     """Look at a wheel as it should be, but for some files; ``scripts/check.sh build`` looks at a real one."""
     project = PYPROJECT["project"]
     info = "tosica-0.1.0.dist-info/"
@@ -205,9 +199,7 @@ def check_wheel(tmp_path: Path, changed: dict[str, bytes | None]) -> None:
         ),
     ],
 )
-def test_wheels(
-    tmp_path: Path, name: str, content: bytes | None, sentence: str | None
-) -> None:
+def test_wheels(tmp_path, name, content, sentence):
     with (
         pytest.raises(SystemExit, match=re.escape(sentence))
         if sentence

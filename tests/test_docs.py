@@ -1,7 +1,5 @@
 """The pages: every public name, every page in a section, and the check of links."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from contextlib import nullcontext
@@ -21,9 +19,9 @@ PACKAGES = [
 ]
 
 
-def public_names() -> set[str]:
-    own = {name for name in tosica.__all__ if name not in PACKAGES}
-    return own | {
+def public_names():
+    top_level = {name for name in tosica.__all__ if name not in PACKAGES}
+    return top_level | {
         f"{p}.{name}" for p in PACKAGES for name in getattr(tosica, p).__all__
     }
 
@@ -31,13 +29,13 @@ def public_names() -> set[str]:
 # --------------------------------------------------------------------------- API
 
 
-def documented_names() -> list[str]:
+def documented_names():
     text = (DOCS / "api" / "index.md").read_text(encoding="utf-8")
     blocks = re.findall(r"\.\. autosummary::\n(.*?)```", text, flags=re.DOTALL)
     return re.findall(r"^   (\w[\w.]*)$", "\n".join(blocks), flags=re.MULTILINE)
 
 
-def test_every_public_name_is_in_the_api_once() -> None:
+def test_every_public_name_is_in_the_api_once():
     documented = documented_names()
     assert len(documented) == len(set(documented))
     # TOSICA is shown where users import it.
@@ -45,7 +43,7 @@ def test_every_public_name_is_in_the_api_once() -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_every_package_lists_its_public_names(package: str) -> None:
+def test_every_package_lists_its_public_names(package):
     module = getattr(tosica, package)
     public = {
         name
@@ -57,7 +55,7 @@ def test_every_package_lists_its_public_names(package: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(public_names()))
-def test_every_public_field_says_what_it_is(name: str) -> None:
+def test_every_public_field_says_what_it_is(name):
     """The linter asks for docstrings of functions and classes."""
     value = attrgetter(name)(tosica)
     for member in vars(value) if inspect.isclass(value) else ():
@@ -75,28 +73,31 @@ def test_every_public_field_says_what_it_is(name: str) -> None:
 # --------------------------------------------------------------------------- sections
 
 
-def listed_pages(page: Path) -> set[Path]:
+def listed_pages(page):
     """Pages in the toctrees of a page."""
     text = page.read_text(encoding="utf-8")
     toctrees = re.findall(
         r"^```\{toctree\}\n((?::.*\n)*)\n?([^`]*)^```", text, flags=re.MULTILINE
     )
-    found = set()
+    pages = set()
     for options, entries in toctrees:
         for entry in entries.split():
             folder = DOCS if entry.startswith("/") else page.parent
             name = f"{entry.removeprefix('/')}.md"
-            found |= set(folder.glob(name)) if ":glob:" in options else {folder / name}
-    return found
+            pages |= set(folder.glob(name)) if ":glob:" in options else {folder / name}
+    return pages
 
 
-def test_every_page_is_in_a_section() -> None:
-    listed: set[Path] = set()
+def test_every_page_is_in_a_section():
+    listed = set()
     new = {DOCS / "index.md"}
     while new:
         listed |= new
         new = {
-            found for page in new if page.exists() for found in listed_pages(page)
+            listed_page
+            for page in new
+            if page.exists()
+            for listed_page in listed_pages(page)
         } - listed
     pages = {
         path
@@ -108,7 +109,7 @@ def test_every_page_is_in_a_section() -> None:
     assert {path for path in listed - pages if "tutorials" not in path.parts} == set()
 
 
-def test_every_benchmark_is_in_the_table() -> None:
+def test_every_benchmark_is_in_the_table():
     folder = DOCS / "benchmarks"
     text = (folder / "index.md").read_text(encoding="utf-8")
     pages = {
@@ -147,7 +148,7 @@ def test_every_benchmark_is_in_the_table() -> None:
         ('<link rel="canonical" href="https://example.org/a.html">', None),
     ],
 )
-def test_links_are_followed(text: str, sentence: str | None, tmp_path: Path) -> None:
+def test_links_are_followed(text, sentence, tmp_path):
     with pytest.raises(SystemExit, match="has no pages"):
         script("check_links").main([str(tmp_path)])
     (tmp_path / "a.html").write_text(text)

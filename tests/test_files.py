@@ -1,19 +1,13 @@
 """Files are replaced atomically, and downloads say what is wrong."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tosica._files import as_os_error, cache_folder, download, replace_file
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-def test_a_file_is_replaced_and_keeps_its_permissions(tmp_path: Path) -> None:
+def test_a_file_is_replaced_and_keeps_its_permissions(tmp_path):
     path = tmp_path / "a"
     for text in ("1", "2"):
         with replace_file(path) as temporary:
@@ -29,12 +23,10 @@ def test_a_file_is_replaced_and_keeps_its_permissions(tmp_path: Path) -> None:
     ("error", "raised"),
     [(ValueError, ValueError), (RuntimeError, OSError), (OSError, OSError)],
 )
-def test_a_failure_leaves_what_was_there(
-    tmp_path: Path, error: type[Exception], raised: type[Exception]
-) -> None:
+def test_a_failure_leaves_what_was_there(tmp_path, error, raised):
     (tmp_path / "a").write_text("1")
 
-    def fail() -> None:
+    def fail():
         with replace_file(tmp_path / "a") as a, as_os_error():
             a.write_text("2")
             raise error("no space")
@@ -45,21 +37,19 @@ def test_a_failure_leaves_what_was_there(
     assert os.listdir(tmp_path) == ["a"]
 
 
-def test_errors_of_other_kinds_are_not_of_the_disk() -> None:
+def test_errors_of_other_kinds_are_not_of_the_disk():
     with pytest.raises(NotImplementedError), as_os_error():
         raise NotImplementedError
 
 
-def test_the_cache_is_where_the_variable_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_is_where_the_variable_says(tmp_path, monkeypatch):
     monkeypatch.setenv("TOSICA_CACHE", str(tmp_path))
     assert cache_folder() == tmp_path
     monkeypatch.delenv("TOSICA_CACHE")
     assert cache_folder().name == "tosica"
 
 
-def test_without_a_connection_one_sentence(tmp_path: Path) -> None:
+def test_without_a_connection_one_sentence(tmp_path):
     with pytest.raises(OSError, match="cannot be downloaded") as caught:
         download(
             "http://127.0.0.1:9/x.gmt", tmp_path / "x.gmt", alternative="use another"
@@ -71,10 +61,8 @@ def test_without_a_connection_one_sentence(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_full_disk_is_not_the_network(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*args: object, **kwargs: object) -> None:
+def test_a_full_disk_is_not_the_network(tmp_path, monkeypatch):
+    def fail(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("pooch.retrieve", fail)

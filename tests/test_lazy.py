@@ -1,7 +1,5 @@
 """The package is imported when it is used, and looks as if it had been imported at once."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -10,7 +8,7 @@ import pytest
 import tosica
 
 
-def printed(code: str) -> str:
+def printed(code):
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
@@ -18,7 +16,7 @@ def printed(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_importing_the_package_imports_nothing_heavy() -> None:
+def test_importing_the_package_imports_nothing_heavy():
     """Its names are found, and its logger has the level, which users change right after the import."""
     heavy = (
         "torch",
@@ -38,7 +36,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.slow
-def test_the_model_is_imported_without_plots_and_tools() -> None:
+def test_the_model_is_imported_without_plots_and_tools():
     """These import pynndescent, which takes seconds."""
     code = (
         "import sys; from tosica import TOSICA; late = {'tosica.pl', 'tosica.tl'}; "
@@ -50,8 +48,8 @@ def test_the_model_is_imported_without_plots_and_tools() -> None:
 
 
 def test_packages_that_are_not_public_are_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     for name in ("data", "linear", "module", "ondisk"):
         monkeypatch.delitem(vars(tosica), name, raising=False)
         assert getattr(tosica, name).__name__ == f"tosica.{name}"

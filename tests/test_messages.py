@@ -3,25 +3,19 @@
 After a change of messages, ``python tests/test_messages.py`` writes the file anew; read its diff.
 """
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SOURCE = Path(__file__).parents[1] / "src" / "tosica"
 FILE = Path(__file__).with_name("messages.txt")
 
 
-def _unparsed(node: ast.expr) -> str:
+def _unparsed(node):
     """Write an expression; Pythons differ in the quotes that they choose."""
     return ast.unparse(node).replace('"', "'")
 
 
-def text_of(node: ast.expr) -> str:
+def text_of(node):
     """The template of a message: values are shown as the expressions in braces."""
     match node:
         case ast.Constant(value=str()):
@@ -36,7 +30,7 @@ def text_of(node: ast.expr) -> str:
             return f"{{{_unparsed(node)}}}"
 
 
-def messages_in(node: ast.AST, where: str) -> Iterator[str]:
+def messages_in(node, where):
     """Messages that are raised or warned of, with the name of the function."""
     for child in ast.iter_child_nodes(node):
         inside = where
@@ -51,7 +45,7 @@ def messages_in(node: ast.AST, where: str) -> Iterator[str]:
             yield f"{where}: {name}: {text_of(called.args[0])}"
 
 
-def all_messages() -> str:
+def all_messages():
     lines = []
     for path in SOURCE.rglob("*.py"):
         module = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
@@ -60,14 +54,14 @@ def all_messages() -> str:
     return "\n".join(sorted(line.replace("\n", "\\n") for line in lines)) + "\n"
 
 
-def test_messages_are_those_of_the_file() -> None:
+def test_messages_are_those_of_the_file():
     current = set(all_messages().splitlines())
     reviewed = set(FILE.read_text().splitlines())
     assert current - reviewed == set(), "new or changed: python tests/test_messages.py"
     assert reviewed - current == set(), "gone: python tests/test_messages.py"
 
 
-def test_messages_are_sentences() -> None:
+def test_messages_are_sentences():
     fragments = []
     for line in FILE.read_text().splitlines():
         _, error, text = line.split(": ", 2)

@@ -1,7 +1,5 @@
 """Columns of obs that hold groups, and names of columns in files."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -35,13 +33,13 @@ def test_columns_of_groups(values, groups):
     adata = annotated_pbmc()
     column = pd.Series(values).take(np.arange(adata.n_obs) % 2)
     adata.obs["group"] = column.set_axis(adata.obs_names)
-    before = adata.obs["group"].dtype
+    dtype = adata.obs["group"].dtype
     assert list(read_groups(adata, "group").categories) == groups
-    assert adata.obs["group"].dtype == before
+    assert adata.obs["group"].dtype == dtype
 
 
 @pytest.mark.parametrize(
-    ("column", "error", "said"),
+    ("column", "error", "sentence"),
     [
         ("cell_type", KeyError, "no column 'cell_type', only 'bulk_labels', "),
         (
@@ -54,7 +52,7 @@ def test_columns_of_groups(values, groups):
         ("missing", ValueError, r"missing \(NaN\) in 30 of 700 cells"),
     ],
 )
-def test_columns_that_are_no_groups(column, error, said):
+def test_columns_that_are_no_groups(column, error, sentence):
     adata = annotated_pbmc()
     adata.obs["lists"] = pd.Series([["a"]] * adata.n_obs, index=adata.obs_names)
     codes = np.arange(adata.n_obs) % 2
@@ -62,7 +60,7 @@ def test_columns_that_are_no_groups(column, error, said):
         codes, pd.Index([1, "1"], dtype=object)
     )
     adata.obs["missing"] = adata.obs["bulk_labels"].where(np.arange(adata.n_obs) >= 30)
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=sentence):
         read_groups(adata, column)
 
 

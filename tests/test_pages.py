@@ -1,7 +1,5 @@
 """What README, the how-to pages and the page of errors show is true of the package."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re
@@ -10,7 +8,6 @@ import shutil
 import warnings
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -20,12 +17,8 @@ from _cells import write_10x_mtx
 from anndata import AnnData
 
 import tosica
-from tosica import cli
+from tosica import TOSICA, cli
 from tosica._text import parameter
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 ROOT = Path(__file__).resolve().parents[1]
 HOW_TO = sorted(
@@ -39,7 +32,7 @@ PAGES = [
 VARYING = "…"
 
 
-def blocks(page: Path, language: str) -> list[str]:
+def blocks(page, language):
     return re.findall(
         rf"```{language}\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL
     )
@@ -48,7 +41,7 @@ def blocks(page: Path, language: str) -> list[str]:
 # --------------------------------------------------------------------------- commands
 
 
-def shown_commands() -> list[list[str]]:
+def shown_commands():
     lines = [
         line
         for page in PAGES
@@ -56,15 +49,13 @@ def shown_commands() -> list[list[str]]:
         for line in block.split("\n")
     ]
     lines += [match[1] for line in lines if (match := re.search('--wrap "(.*)"', line))]
-    found = [shlex.split(line)[1:] for line in lines if line.startswith("tosica ")]
-    assert len(found) > 9
-    return found
+    commands = [shlex.split(line)[1:] for line in lines if line.startswith("tosica ")]
+    assert len(commands) > 9
+    return commands
 
 
 @pytest.mark.parametrize("words", shown_commands(), ids=" ".join)
-def test_commands_are_understood(
-    words: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_are_understood(words, monkeypatch):
     # `--threads` sets variables that numba must not find changed while it runs.
     monkeypatch.setattr(os, "environ", os.environ.copy())
     command = cli.commands.commands[words[0]]
@@ -74,7 +65,7 @@ def test_commands_are_understood(
 # --------------------------------------------------------------------------- messages
 
 
-def with_dots(node: ast.AST) -> str:
+def with_dots(node):
     """A string as users see it, with dots for what varies."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
@@ -91,7 +82,7 @@ def with_dots(node: ast.AST) -> str:
 
 
 @pytest.fixture(scope="module")
-def messages() -> list[str]:
+def messages():
     trees = [
         ast.parse(path.read_text("utf-8")) for path in (ROOT / "src").rglob("*.py")
     ]
@@ -103,13 +94,13 @@ def messages() -> list[str]:
     ]
 
 
-def shown_messages() -> list[str]:
+def shown_messages():
     text = (ROOT / "docs" / "how_to" / "errors.md").read_text(encoding="utf-8")
     text = text.split("## No error")[0]
     return re.findall(r"^\| `([^`]+)` \|", text, flags=re.MULTILINE)
 
 
-def n_pieces(words: list[str], messages: list[str]) -> int:
+def n_pieces(words, messages):
     """Of how few strings of the package the words can be put together; 99 if they cannot."""
     if not words:
         return 0
@@ -120,12 +111,12 @@ def n_pieces(words: list[str], messages: list[str]) -> int:
 
 
 @pytest.mark.parametrize("message", shown_messages())
-def test_messages_are_those_of_the_package(message: str, messages: list[str]) -> None:
-    parts = [part.strip(" .,;:()[]") for part in message.split(VARYING)]
-    parts = [part for part in parts if len(part) > 3]
-    assert parts
-    for part in parts:
-        assert n_pieces(part.split(), messages) <= 2, part
+def test_messages_are_those_of_the_package(message, messages):
+    phrases = [phrase.strip(" .,;:()[]") for phrase in message.split(VARYING)]
+    phrases = [phrase for phrase in phrases if len(phrase) > 3]
+    assert phrases
+    for phrase in phrases:
+        assert n_pieces(phrase.split(), messages) <= 2, phrase
 
 
 # --------------------------------------------------------------------------- numbers
@@ -138,19 +129,21 @@ MEASURED = {
 }
 
 
-def numbers_beside_links(page: Path) -> Iterator[tuple[str, str]]:
+def numbers_beside_links(page):
     """Each number of a paragraph, list or table that links a benchmark, or whose caption does, and what it links."""
     link = r"\]\((\w+)\.md" if page.parent == BENCHMARKS else r"benchmarks/(\w+)\.md"
     chunks = re.sub(r"\n(?=- )", "\n\n", page.read_text("utf-8")).split("\n\n")
-    for chunk, after in zip(chunks, [*chunks[1:], ""], strict=True):
-        caption = after if chunk.startswith("|") and after.startswith("*") else ""
+    for chunk, next_chunk in zip(chunks, [*chunks[1:], ""], strict=True):
+        caption = (
+            next_chunk if chunk.startswith("|") and next_chunk.startswith("*") else ""
+        )
         linked = set(re.findall(link, chunk + caption)) - {"index"}
         if linked and "```" not in chunk:
-            written = "\n".join(MEASURED[name] for name in linked)
+            tables = "\n".join(MEASURED[name] for name in linked)
             for number in re.findall(
                 r"(?<![\d.])\d+\.\d+(?![\d.])|\d+%", re.sub(r"\]\(.*?\)", "]", chunk)
             ):
-                yield number, written
+                yield number, tables
 
 
 @pytest.mark.parametrize(
@@ -158,19 +151,19 @@ def numbers_beside_links(page: Path) -> Iterator[tuple[str, str]]:
     [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))],
     ids=lambda p: p.stem,
 )
-def test_numbers_of_pages_are_those_of_tables(page: Path) -> None:
+def test_numbers_of_pages_are_those_of_tables(page):
     if page.stem in MEASURED and page.parent == BENCHMARKS:
         return
-    for number, written in numbers_beside_links(page):
+    for number, tables in numbers_beside_links(page):
         digits = len(number.split(".")[-1])
-        found = set(re.findall(r"(?<![\d.])\d+\.\d+|\d+%", written))
+        table_numbers = set(re.findall(r"(?<![\d.])\d+\.\d+|\d+%", tables))
         # A page may round.
-        assert number in found or number in {
-            f"{float(x):.{digits}f}" for x in found if "%" not in x
+        assert number in table_numbers or number in {
+            f"{float(x):.{digits}f}" for x in table_numbers if "%" not in x
         }, number
 
 
-def test_at_least_thirty_numbers_are_looked_at() -> None:
+def test_at_least_thirty_numbers_are_looked_at():
     pages = (
         ROOT / "README.md",
         ROOT / "docs" / "index.md",
@@ -185,7 +178,7 @@ def test_at_least_thirty_numbers_are_looked_at() -> None:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(tmp_path_factory):
     """A folder with the files that the pages name."""
     path = tmp_path_factory.mktemp("pages")
     adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
@@ -205,27 +198,25 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     counts = AnnData(np.rint(np.expm1(query.X[:80].toarray())), obs=query.obs[:80])
     write_10x_mtx(counts, path / "filtered_feature_bc_matrix", query.var_names)
     tosica.pp.build_mask(ref)
-    tosica.TOSICA.setup_anndata(ref, labels_key="cell_type")
-    model = tosica.TOSICA(ref, embed_dim=16, max_gene_sets=50)
-    model.train(max_epochs=1, enable_progress_bar=False)
+    TOSICA.setup_anndata(ref, labels_key="cell_type")
+    model = TOSICA(ref, embed_dim=16, max_gene_sets=50)
+    model.train(max_epochs=1)
     model.save(path / "model")
     return path
 
 
 @pytest.fixture
-def folder(
-    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Path]:
+def folder(files, tmp_path, monkeypatch):
     """The files, where the code of a page is run, and trainings of seconds."""
     copy = tmp_path / "copy"
     shutil.copytree(files, copy)
-    train = tosica.TOSICA.train
+    train = TOSICA.train
 
     @wraps(train)
-    def shortly(self: tosica.TOSICA, **kwargs: Any) -> None:
-        train(self, max_epochs=1, enable_progress_bar=False, **kwargs)
+    def shortly(self, **kwargs):
+        train(self, max_epochs=1, **kwargs)
 
-    monkeypatch.setattr(tosica.TOSICA, "train", shortly)
+    monkeypatch.setattr(TOSICA, "train", shortly)
     monkeypatch.chdir(copy)
     autoshow = sc.settings.autoshow
     sc.settings.autoshow = False
@@ -239,15 +230,13 @@ def folder(
     "ignore:Left out"
 )  # types of few cells, in a query as small as this one
 @pytest.mark.parametrize("page", HOW_TO, ids=lambda page: page.stem)
-def test_code_of_how_to_pages_runs(
-    page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_of_how_to_pages_runs(page, folder, monkeypatch):
     if page.stem == "cluster":
         pytest.importorskip("zarr", reason="the extra atlas")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             sc.read_h5ad(folder / "query.h5ad").write_zarr(folder / "query.zarr")
-    names: dict[str, Any] = {}
+    names = {}
     code_blocks = blocks(page, "python")
     assert code_blocks or page.stem == "errors"
     with warnings.catch_warnings():
@@ -256,7 +245,7 @@ def test_code_of_how_to_pages_runs(
             warnings.simplefilter("ignore")
             names["query"] = sc.read_h5ad(folder / "query.h5ad")
             # The census is not downloaded; tests of datasets read a small one.
-            model = tosica.TOSICA.load("blood")
+            model = TOSICA.load("blood")
             census = AnnData(uns={"census": {"datasets": {"citation": ["a paper"]}}})
             monkeypatch.setattr(tosica.datasets, "tissue_model", lambda tissue: model)
             monkeypatch.setattr(

@@ -1,7 +1,5 @@
 """The progress bar: where it is drawn, what it says, and when there is none."""
 
-from __future__ import annotations
-
 import io
 import sys
 import time

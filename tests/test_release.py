@@ -1,28 +1,22 @@
 """What a release needs: one version, a citation, a conda recipe, an entry in scverse's list."""
 
-from __future__ import annotations
-
 import datetime
 import hashlib
 import json
 import re
 import shutil
-from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
 import yaml
 from test_distribution import PYPROJECT, ROOT, script
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 PROJECT = PYPROJECT["project"]
 RECIPE = ROOT / "release" / "conda" / "recipe.yaml"
 ENTRY = ROOT / "release" / "scverse" / "meta.yaml"
 
 
-def load(path: Path) -> dict[str, Any]:
+def load(path):
     # Dates as they are written: JSON has none.
     loader = type("Loader", (yaml.SafeLoader,), {})
     loader.yaml_implicit_resolvers = {
@@ -35,7 +29,7 @@ def load(path: Path) -> dict[str, Any]:
 # --------------------------------------------------------------------------- version
 
 
-def test_the_version_is_the_same_everywhere() -> None:
+def test_the_version_is_the_same_everywhere():
     version = PROJECT["version"]
     assert load(ROOT / "CITATION.cff")["version"] == version
     assert load(RECIPE)["context"]["version"] == version
@@ -44,7 +38,7 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert f"## [{version}]" in changelog
 
 
-def test_a_version_is_set_everywhere(tmp_path: Path) -> None:
+def test_a_version_is_set_everywhere(tmp_path):
     places = script("set_version").PLACES
     set_version = script("set_version").main
     texts = {name: (ROOT / name).read_text("utf-8") for name in places}
@@ -73,7 +67,7 @@ def test_a_version_is_set_everywhere(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------- citation
 
 
-def test_the_citation_is_valid() -> None:
+def test_the_citation_is_valid():
     schema = json.loads(
         (ROOT / "tests" / "cff" / "schema-1.2.0.json").read_text(encoding="utf-8")
     )
@@ -88,14 +82,14 @@ def test_the_citation_is_valid() -> None:
 # --------------------------------------------------------------------------- conda
 
 
-def test_the_recipe_is_what_pyproject_says() -> None:
+def test_the_recipe_is_what_pyproject_says():
     # Run scripts/write_recipe.py where this differs.
     assert RECIPE.read_text(encoding="utf-8") == script("write_recipe").write_recipe(
         PYPROJECT
     )
 
 
-def test_the_recipe_of_an_sdist_has_its_hash(tmp_path: Path) -> None:
+def test_the_recipe_of_an_sdist_has_its_hash(tmp_path):
     sdist = tmp_path / "tosica-0.1.0.tar.gz"
     sdist.write_bytes(b"content")
     script("write_recipe").main(
@@ -117,7 +111,7 @@ def test_the_recipe_of_an_sdist_has_its_hash(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------- scverse
 
 
-def test_the_entry_in_the_list_of_scverse() -> None:
+def test_the_entry_in_the_list_of_scverse():
     entry = load(ENTRY)
     # What the schema of scverse/ecosystem-packages requires.
     texts = {

@@ -1,7 +1,5 @@
 """What the linter cannot enforce: the words, the errors and the levels of the package."""
 
-from __future__ import annotations
-
 import ast
 import re
 import tokenize
@@ -32,36 +30,36 @@ BRITISH = re.compile(
 )
 
 
-def relative(path: Path) -> str:
+def relative(path):
     return path.relative_to(ROOT).as_posix()
 
 
-def parse(path: Path) -> ast.Module:
+def parse(path):
     return ast.parse(path.read_text(encoding="utf-8"), path.name)
 
 
 # --------------------------------------------------------------------------- spelling
 
 
-def is_british(name: str) -> bool:
+def is_british(name):
     return BRITISH.search(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()) is not None
 
 
-def test_british_spelling_is_noticed() -> None:
+def test_british_spelling_is_noticed():
     british = "log_normalised CentredScale colour RecogniseOrganism n_labelled analyse neighbours _GREY modelling"
-    others = "log_normalize centered color n_raised noise pairwise hours organism called reliability basis analysis"
+    field_terms = "centered color n_raised noise pairwise hours organism called reliability basis analysis"
     assert [name for name in british.split() if not is_british(name)] == []
-    assert [name for name in others.split() if is_british(name)] == []
+    assert [name for name in field_terms.split() if is_british(name)] == []
 
 
-def test_american_spelling_in_identifiers() -> None:
-    found = set()
+def test_american_spelling_in_identifiers():
+    names = set()
     for path in SOURCE.rglob("*.py"):
         with tokenize.open(path) as file:
             for token in tokenize.generate_tokens(file.readline):
                 if token.type == tokenize.NAME and is_british(token.string):
-                    found.add((relative(path), token.string))
-    assert found == set()
+                    names.add((relative(path), token.string))
+    assert names == set()
 
 
 # --------------------------------------------------------------------------- docstrings
@@ -71,29 +69,29 @@ RIDDLES = re.compile(r"\b(?:of|by) which\b|\bby what\b|\bwhom\b")
 LEFT = {"build_mask"}
 
 
-def test_docstrings_begin_with_a_plain_sentence() -> None:
-    found = set()
+def test_docstrings_begin_with_a_plain_sentence():
+    names = set()
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(parse(path)):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-                first = (ast.get_docstring(node) or "").partition("\n\n")[0]
-                if RIDDLES.search(" ".join(first.split())):
-                    found.add(getattr(node, "name", path.stem.strip("_")))
-    assert found == LEFT
+                summary = (ast.get_docstring(node) or "").partition("\n\n")[0]
+                if RIDDLES.search(" ".join(summary.split())):
+                    names.add(getattr(node, "name", path.stem.strip("_")))
+    assert names == LEFT
 
 
 # --------------------------------------------------------------------------- levels and cycles
 
 
-def module_name(path: Path, root: Path) -> str:
+def module_name(path, root):
     names = path.relative_to(root).with_suffix("").parts
     return ".".join(names[:-1] if names[-1] == "__init__" else names)
 
 
-def imports_in(folder: Path) -> dict[str, set[str]]:
+def imports_in(folder):
     """Imports among the modules of a package, anywhere in them and for types too."""
     paths = {module_name(path, folder.parent): path for path in folder.rglob("*.py")}
-    graph: dict[str, set[str]] = {module: set() for module in paths}
+    graph = {module: set() for module in paths}
     for module, path in paths.items():
         for node in ast.walk(parse(path)):
             if isinstance(node, ast.Import):
@@ -109,12 +107,12 @@ def imports_in(folder: Path) -> dict[str, set[str]]:
 GRAPH = imports_in(SOURCE)
 
 
-def level_of(module: str) -> int:
+def level_of(module):
     _, _, inside = module.partition(".")
     return LEVELS.get(inside.split(".")[0] if inside else module, HELPERS)
 
 
-def test_the_graph_is_that_of_the_package() -> None:
+def test_the_graph_is_that_of_the_package():
     """A reader of imports that finds none would let everything pass."""
     assert len(GRAPH) > 80
     assert "tosica.model" in GRAPH["tosica"]
@@ -124,18 +122,18 @@ def test_the_graph_is_that_of_the_package() -> None:
     }
 
 
-def test_nothing_is_imported_from_above() -> None:
-    found = {
+def test_nothing_is_imported_from_above():
+    imports = {
         (module, imported)
         for module, all_imported in GRAPH.items()
         for imported in all_imported
         if level_of(imported) > level_of(module)
     }
-    assert found == set()
+    assert imports == set()
 
 
 @pytest.mark.parametrize("folder", [SOURCE, ROOT / "benchmarks"], ids=["src", "bench"])
-def test_there_are_no_import_cycles(folder: Path) -> None:
+def test_there_are_no_import_cycles(folder):
     try:
         TopologicalSorter(imports_in(folder)).prepare()
     except CycleError as error:
@@ -154,7 +152,7 @@ UNTYPED = {
 }
 
 
-def test_own_types_are_annotated() -> None:
+def test_own_types_are_annotated():
     untyped = set()
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(parse(path)):
@@ -178,22 +176,22 @@ def test_own_types_are_annotated() -> None:
 
 
 def test_tests_that_need_the_developers_data_say_so(
-    request: pytest.FixtureRequest,
-) -> None:
-    found = {
+    request,
+):
+    names = {
         item.nodeid.partition("[")[0]
         for item in request.session.items
         if "shared" in getattr(item, "fixturenames", ())
         and not item.get_closest_marker("data")
     }
-    assert found == set()
+    assert names == set()
 
 
 # --------------------------------------------------------------------------- pages
 
 
 @pytest.mark.parametrize("page", ["docs/architecture.md", "docs/contributing.md"])
-def test_files_named_on_a_page_exist(page: str) -> None:
+def test_files_named_on_a_page_exist(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     named = set(re.findall(r"`([\w./-]+\.(?:py|md|toml|sh|yml|ipynb|svg))`", text))
     missing = {

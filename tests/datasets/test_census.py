@@ -1,7 +1,5 @@
 """References by the name of a tissue, from a small census that the tests make."""
 
-from __future__ import annotations
-
 import errno
 import sys
 from pathlib import Path
@@ -146,9 +144,9 @@ def test_the_version_and_what_to_cite_are_written_down(small_census):
 def test_a_second_call_reads_the_cache(small_census, monkeypatch):
     adata = tosica.datasets.census("glow organ")
     monkeypatch.delattr(Experiment, "counts")
-    again = tosica.datasets.census("glow organ")
-    assert (again.X != adata.X).nnz == 0
-    pd.testing.assert_frame_equal(again.obs, adata.obs)
+    from_cache = tosica.datasets.census("glow organ")
+    assert (from_cache.X != adata.X).nnz == 0
+    pd.testing.assert_frame_equal(from_cache.obs, adata.obs)
 
 
 def test_a_download_goes_on_after_a_break(small_census, tmp_path, monkeypatch):

@@ -1,7 +1,5 @@
 """The choice of cells: how many tiles are downloaded, and what ten million cells take."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -42,7 +40,7 @@ print(n_sampled, usage.ru_maxrss, usage.ru_utime + usage.ru_stime)
 """
 
 
-def test_cells_of_a_donor_come_from_few_tiles() -> None:
+def test_cells_of_a_donor_come_from_few_tiles():
     rng = np.random.default_rng(0)
     n_cells = 40 * ROWS_PER_TILE
     zeros = np.zeros(n_cells, dtype=np.int32)
@@ -64,7 +62,7 @@ def test_cells_of_a_donor_come_from_few_tiles() -> None:
 
 
 @pytest.mark.slow
-def test_ten_million_cells_take_two_gigabytes_and_a_minute() -> None:
+def test_ten_million_cells_take_two_gigabytes_and_a_minute():
     pytest.importorskip("pyarrow")
     done = subprocess.run(
         [sys.executable, "-c", MILLIONS], capture_output=True, text=True, check=False

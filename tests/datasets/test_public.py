@@ -1,7 +1,5 @@
 """Published cells: from a folder, or downloaded from a server on this machine and converted."""
 
-from __future__ import annotations
-
 import hashlib
 
 import _r_files as r

@@ -1,22 +1,15 @@
 """Real cells with random attention, and invented results of all that is drawn."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pandas as pd
 from get.annotated_pbmc import annotated_pbmc
 
 import tosica
 
-if TYPE_CHECKING:
-    from anndata import AnnData
-
 GROUPBY = "bulk_labels"
 
 
-def explained_pbmc(*, n_labels: int = 10, long_names: bool = False) -> AnnData:
+def explained_pbmc(*, n_labels=10, long_names=False):
     """Cells after ``annotate``, ``attribute``, ``rank_gene_sets``, ``faithfulness`` and so on."""
     adata = annotated_pbmc(n_labels=n_labels, long_names=long_names, n_gene_sets=80)
     rng = np.random.default_rng(0)
@@ -46,7 +39,7 @@ def explained_pbmc(*, n_labels: int = 10, long_names: bool = False) -> AnnData:
     return adata
 
 
-def add_attribution(adata: AnnData) -> None:
+def add_attribution(adata):
     """Write what ``tl.attribute(cells=True)`` would.
 
     Group i has evidence for the gene sets i, i + 20, i + 40, and i + 1, which is similar to the first
@@ -100,7 +93,7 @@ def add_attribution(adata: AnnData) -> None:
     adata.obsm["X_tosica_attribution"] = of_cells.astype(np.float32)
 
 
-def history() -> dict[str, pd.DataFrame]:
+def history():
     """Losses and accuracy of ten epochs, as ``model.history`` has them."""
     loss = 2 * np.exp(-np.arange(10) / 4) + 0.5
     # The lowest is that of the eighth epoch.

@@ -1,7 +1,5 @@
 """Colour maps of heatmaps look as those of seaborn, which need not be installed."""
 
-from __future__ import annotations
-
 import matplotlib
 import numpy as np
 import pytest

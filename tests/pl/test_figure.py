@@ -1,7 +1,5 @@
 """Figures: shown, saved and returned as asked for; their size, colours and names."""
 
-from __future__ import annotations
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -70,18 +68,6 @@ def test_formats(tmp_path):
         Canvas(save=tmp_path / "no" / "figure.png")
     with pytest.raises(ValueError, match=r"such as \.pdf, .* not in '\.docx'\.$"):
         Canvas(save=tmp_path / "figure.docx")
-
-
-def test_axes_are_the_given_ones_or_new():
-    figure, ax = plt.subplots()
-    canvas = Canvas(ax=ax)
-    assert canvas.axes((9, 9)) is ax
-    assert canvas.figure is figure
-    assert tuple(Canvas().axes((3, 2)).figure.get_size_inches()) == (3, 2)
-    assert tuple(Canvas(figsize=(5, 4)).axes((3, 2)).figure.get_size_inches()) == (5, 4)
-    ax.remove()
-    with pytest.raises(ValueError, match="ax belongs to no figure any more"):
-        Canvas(ax=ax)
 
 
 def test_a_figure_grows_with_its_names():

@@ -1,7 +1,5 @@
 """What the plots show: the values of the tables, the gene sets that are chosen, their names."""
 
-from __future__ import annotations
-
 import anndata
 import matplotlib.pyplot as plt
 import numpy as np
@@ -10,6 +8,7 @@ import pytest
 from get.annotated_pbmc import annotated_pbmc, planted
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
+from numpy.testing import assert_allclose, assert_array_equal
 from pl.explained_pbmc import GROUPBY, history
 
 import tosica
@@ -39,7 +38,7 @@ def test_the_heatmap_shows_the_evidence_in_a_diagonal(adata, tmp_path):
     z = adata.uns["tosica_attribution"]["z"].set_axis(
         adata.obs[GROUPBY].cat.categories, axis=1
     )
-    np.testing.assert_allclose(values, z.loc[names, groups])
+    assert_allclose(values, z.loc[names, groups])
     assert (np.diff(values.argmax(axis=1)) >= 0).all()
     # Dots are where the table has a row, of similar sets as well.
     table = tosica.get.gene_sets_df(adata, similar=True)
@@ -92,13 +91,9 @@ def test_dots_are_contributions_with_rings_where_there_is_evidence(adata):
     assert names == [planted(i) for i in range(9)]
     (dots,) = ax.collections
     record = adata.uns["tosica_attribution"]
-    np.testing.assert_allclose(
-        dots.get_array(), record["z"].loc[names].to_numpy().ravel()
-    )
+    assert_allclose(dots.get_array(), record["z"].loc[names].to_numpy().ravel())
     added = record["contribution"].loc[names].to_numpy().ravel()
-    np.testing.assert_allclose(
-        dots.get_sizes() / dots.get_sizes().max(), added / added.max()
-    )
+    assert_allclose(dots.get_sizes() / dots.get_sizes().max(), added / added.max())
     rings = np.reshape(dots.get_linewidths(), (9, 10)) == 1
     table = tosica.get.gene_sets_df(adata, similar=True)
     assert rings.sum() == table["gene_set"].isin(names).sum()
@@ -116,7 +111,7 @@ def test_violins_and_umap_show_the_cells(adata):
     medians = [
         float(line.get_xdata()[0]) for line in ax.lines if line.get_marker() == "o"
     ]
-    np.testing.assert_allclose(
+    assert_allclose(
         medians,
         [
             np.median(of_set[adata.obs[GROUPBY] == g])
@@ -127,9 +122,7 @@ def test_violins_and_umap_show_the_cells(adata):
     bars = [ax.collections[0].colorbar for ax in axes]
     assert bars[0] is None
     assert [bar.ax.get_ylabel() for bar in bars[1:]] == ["contribution (logits)", ""]
-    np.testing.assert_allclose(
-        np.sort(axes[1].collections[0].get_array()), np.sort(of_set)
-    )
+    assert_allclose(np.sort(axes[1].collections[0].get_array()), np.sort(of_set))
     (ax,) = pl.umap(adata, planted(2), colorbar_loc=None, show=False)
     assert ax.collections[0].colorbar is None
 
@@ -141,10 +134,8 @@ def test_shares_of_a_sample_add_up(adata):
     ax = pl.composition(adata, "phase", groupby=GROUPBY, show=False)
     widths = np.array([[bar.get_width() for bar in bars] for bars in ax.containers])
     counts = pd.crosstab(adata.obs["phase"], adata.obs[GROUPBY], normalize="index")
-    np.testing.assert_allclose(widths, counts.T)
-    np.testing.assert_allclose(
-        [bar.get_x() + bar.get_width() for bar in ax.containers[-1]], 1
-    )
+    assert_allclose(widths, counts.T)
+    assert_allclose([bar.get_x() + bar.get_width() for bar in ax.containers[-1]], 1)
 
 
 def test_bars_are_the_table(adata):
@@ -159,9 +150,7 @@ def test_bars_are_the_table(adata):
             adata, group, n_gene_sets=5, values=values, show=False
         )
         assert texts(ax.get_yticklabels()) == list(table["gene_set"])
-        np.testing.assert_allclose(
-            [bar.get_width() for bar in ax.patches], table[values]
-        )
+        assert_allclose([bar.get_width() for bar in ax.patches], table[values])
     # What is above 5 % FDR is pale.
     assert [bar.get_alpha() is not None for bar in ax.patches] == list(
         table["pval_adj"] > 0.05
@@ -169,9 +158,7 @@ def test_bars_are_the_table(adata):
     (ax,) = pl.top_genes(adata, group, show=False)
     table = tosica.get.genes_df(adata, group, n_genes=10)
     assert texts(ax.get_yticklabels()) == list(table["gene"])
-    np.testing.assert_allclose(
-        [bar.get_width() for bar in ax.patches], table["contribution"]
-    )
+    assert_allclose([bar.get_width() for bar in ax.patches], table["contribution"])
     assert [bar.get_alpha() is not None for bar in ax.patches] == list(
         table["expression"] < 0
     )
@@ -236,9 +223,7 @@ def _n_ribbons(ax):
 def test_confusion_shows_the_table(normalize, adata):
     table = tosica.tl.confusion(adata, GROUPBY, normalize=normalize)
     ax = pl.confusion(adata, GROUPBY, normalize=normalize, show=False)
-    np.testing.assert_allclose(
-        ax.collections[0].get_array().reshape(table.shape), table
-    )
+    assert_allclose(ax.collections[0].get_array().reshape(table.shape), table)
     assert (texts(ax.get_yticklabels()), texts(ax.get_xticklabels())) == (
         list(table.index),
         list(table.columns),
@@ -327,9 +312,7 @@ def test_training(toy_model):
 def test_mask_coverage_is_the_table(adata):
     axes = pl.mask_coverage(adata, show=False)
     table = tosica.get.mask_coverage(adata)
-    np.testing.assert_array_equal(
-        axes[0].lines[1].get_ydata(), [0, *table["n_covered"]]
-    )
+    assert_array_equal(axes[0].lines[1].get_ydata(), [0, *table["n_covered"]])
     assert all(
         sum(bar.get_height() for bar in ax.patches) == len(table) for ax in axes[1:]
     )

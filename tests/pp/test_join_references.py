@@ -1,7 +1,5 @@
 """References of several studies become one: labels, genes, depths and batches."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -116,9 +114,9 @@ def test_genes_of_a_panel_are_drawn_from_cells_of_its_types(studies):
 
 
 def test_the_references_stay_as_they_were(studies, contents):
-    before = {name: contents(adata) for name, adata in studies.items()}
+    original = {name: contents(adata) for name, adata in studies.items()}
     tosica.pp.join_references(studies, "label")
-    assert {name: contents(adata) for name, adata in studies.items()} == before
+    assert {name: contents(adata) for name, adata in studies.items()} == original
 
 
 # --------------------------------------------------------------------------- wrong input

@@ -1,7 +1,5 @@
 """build_mask on genes that go by other names, on networks, and its speed."""
 
-from __future__ import annotations
-
 import logging
 
 import anndata as ad
@@ -55,8 +53,12 @@ def pbmc():
 @pytest.fixture(scope="module")
 def symbols(pbmc):
     """Approved symbols with one Ensembl ID and a mouse ortholog: what can be said in every way."""
-    found = tosica.gs.map_genes(pbmc.var_names, organism="human").dropna().unique()
-    ensembl = tosica.gs.map_genes(found, to="ensembl", organism="human").dropna()
+    symbols_of_human = (
+        tosica.gs.map_genes(pbmc.var_names, organism="human").dropna().unique()
+    )
+    ensembl = tosica.gs.map_genes(
+        symbols_of_human, to="ensembl", organism="human"
+    ).dropna()
     mouse = tosica.gs.map_genes(
         ensembl.index, organism="human", to_organism="mouse"
     ).dropna()
@@ -129,11 +131,11 @@ def test_old_symbols_of_real_data(pbmc, caplog):
 def test_gene_sets_of_ones_own_are_translated(pbmc, tmp_path):
     sets = {"a": ["FYB1", *pbmc.var_names[:9]]}
     tosica.gs.write_gmt(sets, tmp_path / "own.gmt")
-    for given in (sets, tmp_path / "own.gmt"):
+    for gene_sets in (sets, tmp_path / "own.gmt"):
         for identifiers, n in (("auto", 10), ("exact", 9)):
             with pytest.warns(UserWarning, match="only"):
                 adata = tosica.pp.build_mask(
-                    pbmc, given, identifiers=identifiers, copy=True
+                    pbmc, gene_sets, identifiers=identifiers, copy=True
                 )
             assert adata.varm[KEY].toarray()[:, 0].sum() == n
 
@@ -176,7 +178,7 @@ def test_columns_of_var(symbols, expected, column, caplog):
     adata.var[column] = pd.Categorical(
         tosica.gs.map_genes(symbols, to=to, organism="human")
     )
-    before = adata.var.copy()
+    original = adata.var.copy()
     caplog.clear()
     build(adata)
     assert sets_of(adata, symbols) == expected
@@ -185,7 +187,7 @@ def test_columns_of_var(symbols, expected, column, caplog):
         f"since adata holds human genes in var[{column!r}] (by overlap)"
     )
     assert f"genes named by var[{column!r}]" in caplog.messages[1]
-    pd.testing.assert_frame_equal(adata.var, before)
+    pd.testing.assert_frame_equal(adata.var, original)
 
 
 # ------------------------------------------------------------------------------------------ species
@@ -238,8 +240,8 @@ def test_default_is_the_collection_of_the_organism(mouse, symbols, caplog):
         build(explicit, f"{organism}_gobp")
         caplog.clear()
         build(adata)
-        said = f"build_mask: took {organism}_gobp, since adata holds {organism} genes (by overlap)"
-        assert caplog.messages[0] == said
+        line = f"build_mask: took {organism}_gobp, since adata holds {organism} genes (by overlap)"
+        assert caplog.messages[0] == line
         assert (adata.varm[KEY] != explicit.varm[KEY]).nnz == 0
         assert about(adata)["source"] == f"{organism}_gobp"
         assert about(adata)["params"]["max_jaccard"] == 0.5
@@ -297,8 +299,10 @@ def test_mouse_symbols_in_upper_case(shared, column):
                 build(adata, **args)
         # Gene sets in capitals too match as they are.
         rng = np.random.default_rng(0)
-        own = {f"s{i}": list(rng.choice(adata.var_names, 50)) for i in range(100)}
-        build(adata, own)
+        random_sets = {
+            f"s{i}": list(rng.choice(adata.var_names, 50)) for i in range(100)
+        }
+        build(adata, random_sets)
         assert about(adata)["coverage"] > 0.9
     # What it says can be done: without a warning, and the mask is that of the true names.
     exec(remedy, {"adata": adata, "tosica": tosica})
@@ -338,9 +342,9 @@ def network(pbmc):
 
 def test_network_with_weights(pbmc):
     adata, net = pbmc.copy(), network(pbmc)
-    before = net.copy()
+    original = net.copy()
     tosica.pp.build_mask(adata, net)
-    pd.testing.assert_frame_equal(net, before)
+    pd.testing.assert_frame_equal(net, original)
     weights = tosica.get.network_weights(adata)
     assert weights.shape == adata.varm[KEY].shape
     assert weights.dtype == np.float32
@@ -359,20 +363,20 @@ def test_weights_of_sets_that_were_kept_only(pbmc):
     adata, net = pbmc.copy(), network(pbmc)
     net.loc[net["source"] == "TF3", "weight"] = np.nan
     tosica.pp.build_mask(adata, net, max_gene_sets=5)
-    kept = set(about(adata)["gene_sets"])
-    assert len(kept) == 5
-    assert set(about(adata)["weights"]["gene_set"]) == kept - {"TF3"}
+    selected = set(about(adata)["gene_sets"])
+    assert len(selected) == 5
+    assert set(about(adata)["weights"]["gene_set"]) == selected - {"TF3"}
 
 
 @pytest.mark.parametrize("source", ["geneset", "cell_type"])
 def test_resource_as_it_comes(pbmc, source):
-    plain, other, net = pbmc.copy(), pbmc.copy(), network(pbmc).drop(columns="weight")
+    plain, renamed, net = pbmc.copy(), pbmc.copy(), network(pbmc).drop(columns="weight")
     tosica.pp.build_mask(plain, net)
     tosica.pp.build_mask(
-        other, net.rename(columns={"source": source, "target": "genesymbol"})
+        renamed, net.rename(columns={"source": source, "target": "genesymbol"})
     )
-    assert (plain.varm[KEY] != other.varm[KEY]).nnz == 0
-    assert "weights" not in about(other)
+    assert (plain.varm[KEY] != renamed.varm[KEY]).nnz == 0
+    assert "weights" not in about(renamed)
 
 
 @pytest.mark.parametrize("weight", ["activation", np.inf])

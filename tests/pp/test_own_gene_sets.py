@@ -1,7 +1,5 @@
 """Gene sets of the user's own are matched as well as those of a collection, alone and joined."""
 
-from __future__ import annotations
-
 import logging
 
 import anndata as ad
@@ -38,8 +36,8 @@ def composite():
     """Names such as CD79A_ENSG00000105369."""
     symbols = sc.datasets.pbmc68k_reduced().raw.to_adata().var_names
     ids = tosica.gs.map_genes(symbols, to="ensembl", organism="human")
-    known = ids.notna().to_numpy()
-    return [f"{s}_{i}" for s, i in zip(symbols[known], ids[known], strict=True)]
+    has_id = ids.notna().to_numpy()
+    return [f"{s}_{i}" for s, i in zip(symbols[has_id], ids[has_id], strict=True)]
 
 
 def genes_of(adata, name):

@@ -1,7 +1,5 @@
 """Which gene sets are kept, and which other genes vary together."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -20,37 +18,37 @@ masks = st.integers(0, 10_000).map(
 )
 
 
-def as_gene_sets(mask: np.ndarray) -> GeneSets:
+def as_gene_sets(mask):
     names = [f"s{i}" for i in range(len(mask))]
     genes = pd.Index([f"G{i}" for i in range(mask.shape[1])])
     return GeneSets.from_mask(names, genes, sp.csr_matrix(mask.T))
 
 
-def jaccard(a: np.ndarray, b: np.ndarray) -> float:
+def jaccard(a, b):
     return (a & b).sum() / (a | b).sum()
 
 
 @settings(max_examples=40)
 @given(mask=masks, most=st.floats(0.05, 0.95))
-def test_the_smaller_of_similar_gene_sets_is_kept(
-    mask: np.ndarray, most: float
-) -> None:
+def test_the_smaller_of_similar_gene_sets_is_kept(mask, most):
     mask = mask[mask.any(1)]
     if not mask.size:
         return
     sizes = mask.sum(1)
     gene_sets = as_gene_sets(mask)
-    kept = list(drop_similar(gene_sets, sizes, most))
-    assert kept == sorted(set(kept))
+    selected = list(drop_similar(gene_sets, sizes, most))
+    assert selected == sorted(set(selected))
     for i in range(len(mask)):
-        similar = [j for j in kept if j != i and jaccard(mask[i], mask[j]) > most]
-        assert not similar if i in kept else any(sizes[j] <= sizes[i] for j in similar)
+        similar = [j for j in selected if j != i and jaccard(mask[i], mask[j]) > most]
+        assert (
+            not similar if i in selected else any(sizes[j] <= sizes[i] for j in similar)
+        )
     assert list(drop_similar(gene_sets, sizes, 1.0)) == list(range(len(mask)))
 
 
 @settings(max_examples=20)
 @given(mask=masks, n=st.integers(1, 8))
-def test_the_largest_are_selected(mask: np.ndarray, n: int) -> None:
+def test_the_largest_are_selected(mask, n):
     sizes = mask.sum(1)
     selected = list(select_largest(as_gene_sets(mask), n))
     order = sorted(range(len(mask)), key=lambda i: (-sizes[i], i))
@@ -64,7 +62,7 @@ NAMES = np.array([f"G{i}" for i in range(80)], dtype=object)
 GROUPED = np.arange(N_GROUPS * SIZE)
 
 
-def expression(seed: int = 0) -> sp.csr_matrix:
+def expression(seed=0):
     """Genes 0 to 59 are in four groups of 15, each with a factor; 60 to 74 vary alone.
 
     Genes 75 to 79 are not expressed. The first genes of a group follow its factor most.
@@ -78,11 +76,11 @@ def expression(seed: int = 0) -> sp.csr_matrix:
     return sp.csr_matrix(x)
 
 
-def planted() -> set[tuple[int, ...]]:
+def planted():
     return {tuple(range(SIZE * i, SIZE * (i + 1))) for i in range(N_GROUPS)}
 
 
-def as_sets(modules: list[np.ndarray]) -> set[tuple[int, ...]]:
+def as_sets(modules):
     return {tuple(genes.tolist()) for genes in modules}
 
 
@@ -111,10 +109,10 @@ def test_neither_scale_nor_order_of_genes_matters():
 
 def test_modules_are_named_by_symbols_and_differ():
     plain, _ = coexpression_sets(expression(), GROUPED, NAMES)
-    both = np.array(
+    composite_names = np.array(
         [f"{name}_ENSG{i:011}" for i, name in enumerate(NAMES)], dtype=object
     )
-    assert coexpression_sets(expression(), GROUPED, both)[0] == plain
+    assert coexpression_sets(expression(), GROUPED, composite_names)[0] == plain
     # All are called alike, as is one symbol of several identifiers.
     alike = np.array([f"G_ENSG{i:011}" for i in range(len(NAMES))], dtype=object)
     names, _ = coexpression_sets(expression(), GROUPED, alike)

@@ -1,7 +1,5 @@
 """A query is annotated from file to file as it is in memory, and work that ended early goes on."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import warnings
@@ -11,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from numpy.testing import assert_array_equal
 
 import tosica
 from tosica import ondisk
@@ -70,7 +69,7 @@ def test_matrices_may_be_left_out(ending, query, toy_model, tmp_path):
     assert list(annotated.obs["tosica_prediction"]) == list(
         query.obs["tosica_prediction"]
     )
-    np.testing.assert_array_equal(annotated.obsm["X_pca"], query.obsm["X_pca"])
+    assert_array_equal(annotated.obsm["X_pca"], query.obsm["X_pca"])
 
 
 @pytest.mark.parametrize("kind", ["layer", "raw", "dense", "other genes"])
@@ -97,7 +96,7 @@ def test_any_matrix_of_the_query(kind, query, toy_model, tmp_path):
     assert list(annotated.obs["tosica_prediction"]) == list(
         query.obs["tosica_prediction"]
     )
-    np.testing.assert_array_equal(annotated.obsm["X_tosica"], query.obsm["X_tosica"])
+    assert_array_equal(annotated.obsm["X_tosica"], query.obsm["X_tosica"])
 
 
 def test_the_scale_is_that_of_the_whole_query(toy_model, query, tmp_path):
@@ -115,7 +114,7 @@ def test_the_scale_is_that_of_the_whole_query(toy_model, query, tmp_path):
     with pytest.warns(UserWarning, match=message):
         toy_model.annotate(query)
     annotated = ad.read_h5ad(tmp_path / "out.h5ad")
-    np.testing.assert_array_equal(annotated.obsm["X_tosica"], query.obsm["X_tosica"])
+    assert_array_equal(annotated.obsm["X_tosica"], query.obsm["X_tosica"])
 
 
 class _Killed(BaseException):
@@ -150,7 +149,7 @@ def test_the_next_call_goes_on(query, toy_model, tmp_path, monkeypatch):
     assert done == [2]
     toy_model.annotate(query)
     annotated = ad.read_h5ad(output)
-    np.testing.assert_array_equal(annotated.obsm["X_tosica"], query.obsm["X_tosica"])
+    assert_array_equal(annotated.obsm["X_tosica"], query.obsm["X_tosica"])
 
 
 # --------------------------------------------------------------------------- wrong input
@@ -170,7 +169,7 @@ def interrupted(query, toy_model, tmp_path, monkeypatch):
 
 def test_work_of_others_is_refused(interrupted, query, toy, toy_model, train, tmp_path):
     path, output = interrupted
-    other = train(toy, max_epochs=1)
+    second_model = train(toy, max_epochs=1)
     query.X[3, 3] += 1
     changed = write(query, tmp_path / "other.h5ad")
 
@@ -179,15 +178,17 @@ def test_work_of_others_is_refused(interrupted, query, toy, toy_model, train, tm
             tosica.tl.annotate_file(path, model, output, cells_per_part=20, **options)
 
     assert_refused("probabilities", path, toy_model, probabilities=True)
-    assert_refused("model", path, other)
+    assert_refused("model", path, second_model)
     assert_refused("query", changed, toy_model)
     manifest = tmp_path / "out.h5ad.parts" / "manifest.json"
     content = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({**content, "tosica": "0.0.1"}))
     assert_refused("tosica", path, toy_model)
     # overwrite=True begins anew, and the output is that of the last call.
-    tosica.tl.annotate_file(path, other, output, cells_per_part=20, overwrite=True)
-    assert ad.read_h5ad(output).uns["tosica"]["model"] == other.fingerprint
+    tosica.tl.annotate_file(
+        path, second_model, output, cells_per_part=20, overwrite=True
+    )
+    assert ad.read_h5ad(output).uns["tosica"]["model"] == second_model.fingerprint
 
 
 def test_an_output_that_exists(query, toy_model, tmp_path):
@@ -247,12 +248,12 @@ def test_a_damaged_chunk(query, toy_model, tmp_path):
 
 def test_a_damaged_part(interrupted, toy_model, tmp_path):
     path, output = interrupted
-    part = tmp_path / "out.h5ad.parts" / "part-000001.h5"
-    part.write_bytes(part.read_bytes()[:900])
+    path_of_part = tmp_path / "out.h5ad.parts" / "part-000001.h5"
+    path_of_part.write_bytes(path_of_part.read_bytes()[:900])
     with pytest.raises(OSError, match=r"part-000001\.h5' is damaged: remove"):
         tosica.tl.annotate_file(path, toy_model, output, cells_per_part=20)
     assert not output.exists()
-    part.unlink()
+    path_of_part.unlink()
     tosica.tl.annotate_file(path, toy_model, output, cells_per_part=20)
 
 

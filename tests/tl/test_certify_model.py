@@ -1,7 +1,5 @@
 """The script that certifies a model by its reference."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

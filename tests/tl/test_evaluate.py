@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 import warnings
 
@@ -11,13 +9,14 @@ from anndata import AnnData
 from get.annotated_pbmc import annotated_pbmc
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pandas.testing import assert_frame_equal
 from sklearn import metrics
 
 import tosica
 
 
-def _adata(known, predicted, probability=None, labels=None) -> AnnData:
-    obs = pd.DataFrame({"known": known, "tosica_prediction": predicted})
+def _adata(true_labels, predicted, probability=None, labels=None):
+    obs = pd.DataFrame({"known": true_labels, "tosica_prediction": predicted})
     obs["tosica_probability"] = 0.5 if probability is None else probability
     obs.index = obs.index.astype(str)
     adata = AnnData(np.zeros((len(obs), 1), np.float32), obs=obs)
@@ -26,19 +25,19 @@ def _adata(known, predicted, probability=None, labels=None) -> AnnData:
     return adata
 
 
-def _sklearn(known, predicted) -> dict[str, float]:
+def _sklearn(true_labels, predicted):
     """Scores of scikit-learn itself, over the known labels."""
     with warnings.catch_warnings():
         # Predictions that are no known label.
         warnings.simplefilter("ignore", UserWarning)
-        balanced = metrics.balanced_accuracy_score(known, predicted)
+        balanced = metrics.balanced_accuracy_score(true_labels, predicted)
     return {
-        "accuracy": metrics.accuracy_score(known, predicted),
+        "accuracy": metrics.accuracy_score(true_labels, predicted),
         "balanced_accuracy": balanced,
         "macro_f1": metrics.f1_score(
-            known,
+            true_labels,
             predicted,
-            labels=sorted(set(known)),
+            labels=sorted(set(true_labels)),
             average="macro",
             zero_division=0,
         ),
@@ -54,15 +53,15 @@ _PAIRS = annotated_cells("abc", ["a", "b", "x", "Unknown"])
 @settings(max_examples=40)
 @given(_PAIRS)
 def test_scores_are_those_of_sklearn(cells):
-    known, predicted, *_ = (list(column) for column in zip(*cells, strict=True))
-    found = tosica.tl.evaluate(_adata(known, predicted, labels="abcx"), "known")
-    expected = _sklearn(known, predicted)
-    row = found.summary.iloc[0]
+    true_labels, predicted, *_ = (list(column) for column in zip(*cells, strict=True))
+    scores = tosica.tl.evaluate(_adata(true_labels, predicted, labels="abcx"), "known")
+    expected = _sklearn(true_labels, predicted)
+    row = scores.summary.iloc[0]
     assert row["n_cells"] == len(cells)
     assert row[list(expected)].to_dict() == pytest.approx(expected)
-    for label in found.per_class.index:
-        of_label = found.per_class.loc[label]
-        truth, called = np.array(known) == label, np.array(predicted) == label
+    for label in scores.per_class.index:
+        of_label = scores.per_class.loc[label]
+        truth, called = np.array(true_labels) == label, np.array(predicted) == label
         assert of_label["n_cells"] == truth.sum()
         assert of_label["n_predicted"] == called.sum()
         assert of_label["recall"] == pytest.approx(metrics.recall_score(truth, called))
@@ -76,19 +75,17 @@ def test_scores_are_those_of_sklearn(cells):
 
 def test_tables_are_those_of_their_functions():
     adata = annotated_pbmc()
-    found = tosica.tl.evaluate(adata, "bulk_labels", n_bins=7)
-    pd.testing.assert_frame_equal(
-        found.confusion, tosica.tl.confusion(adata, "bulk_labels")
+    scores = tosica.tl.evaluate(adata, "bulk_labels", n_bins=7)
+    assert_frame_equal(scores.confusion, tosica.tl.confusion(adata, "bulk_labels"))
+    assert_frame_equal(
+        scores.calibration, tosica.tl.reliability(adata, "bulk_labels", n_bins=7)
     )
-    pd.testing.assert_frame_equal(
-        found.calibration, tosica.tl.reliability(adata, "bulk_labels", n_bins=7)
-    )
-    text = repr(found)
+    text = repr(scores)
     assert text.startswith(
         "Evaluation of 'tosica_prediction' on 700 cells\naccuracy 0."
     )
     assert "expected calibration error" in text
-    assert all(label in text for label in found.per_class.index)
+    assert all(label in text for label in scores.per_class.index)
 
 
 def test_probability_is_that_of_the_cells_that_were_called_so():
@@ -98,30 +95,30 @@ def test_probability_is_that_of_the_cells_that_were_called_so():
 
 
 def test_all_cells_are_unknown():
-    found = tosica.tl.evaluate(
+    scores = tosica.tl.evaluate(
         _adata(["a", "b"], ["Unknown"] * 2, labels="ab"), "known"
     )
-    assert tuple(found.summary[["accuracy", "share_unknown"]].iloc[0]) == (0, 1)
-    assert np.isnan(found.summary["expected_calibration_error"].item())
-    assert found.calibration.empty
-    assert "accuracy 0.000" in repr(found)
+    assert tuple(scores.summary[["accuracy", "share_unknown"]].iloc[0]) == (0, 1)
+    assert np.isnan(scores.summary["expected_calibration_error"].item())
+    assert scores.calibration.empty
+    assert "accuracy 0.000" in repr(scores)
 
 
 def test_what_the_log_says_of_cells_that_cannot_be_right(caplog):
     adata = annotated_pbmc()
     adata.obs["partly"] = adata.obs["bulk_labels"].where(np.arange(700) % 2 == 0)
-    found = tosica.tl.evaluate(adata, "partly")
+    scores = tosica.tl.evaluate(adata, "partly")
     assert (
         "350 of 700 cells have no label in .obs['partly'] and are left out"
         in caplog.text
     )
     half = tosica.tl.evaluate(adata[::2].copy(), "bulk_labels")
-    pd.testing.assert_frame_equal(found.summary, half.summary)
-    pd.testing.assert_frame_equal(found.calibration, half.calibration)
+    assert_frame_equal(scores.summary, half.summary)
+    assert_frame_equal(scores.calibration, half.calibration)
     adata = _adata(["a", "b", "new", "newer"], ["a", "b", "a", "b"], labels="ab")
-    found = tosica.tl.evaluate(adata, "known")
-    assert found.summary["accuracy"].item() == 0.5
-    assert found.per_class.loc["new", "recall"] == 0
+    scores = tosica.tl.evaluate(adata, "known")
+    assert scores.summary["accuracy"].item() == 0.5
+    assert scores.per_class.loc["new", "recall"] == 0
     assert (
         "not trained on 'new', 'newer', so these cells (2) count as wrong"
         in caplog.text
@@ -131,26 +128,26 @@ def test_what_the_log_says_of_cells_that_cannot_be_right(caplog):
 def test_another_column_has_no_probabilities():
     adata = annotated_pbmc()
     tosica.tl.majority_vote(adata, "louvain", 0.9)
-    found = tosica.tl.evaluate(
+    scores = tosica.tl.evaluate(
         adata, "bulk_labels", prediction_key="tosica_majority_vote"
     )
     voted = adata.obs["tosica_majority_vote"].astype(str)
     expected = _sklearn(adata.obs["bulk_labels"].astype(str), voted)
-    assert found.summary.iloc[0][list(expected)].to_dict() == pytest.approx(expected)
+    assert scores.summary.iloc[0][list(expected)].to_dict() == pytest.approx(expected)
     assert (
-        found.summary["share_unknown"].item() == (voted == "Heterogeneous").mean() > 0
+        scores.summary["share_unknown"].item() == (voted == "Heterogeneous").mean() > 0
     )
-    assert found.calibration is None
-    assert np.isnan(found.summary["expected_calibration_error"].item())
-    assert found.per_class["probability"].isna().all()
-    assert "calibration" not in repr(found)
+    assert scores.calibration is None
+    assert np.isnan(scores.summary["expected_calibration_error"].item())
+    assert scores.per_class["probability"].isna().all()
+    assert "calibration" not in repr(scores)
 
 
 # -- wrong input ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("known", "predicted", "error", "said"),
+    ("true_labels", "predicted", "error", "sentence"),
     [
         ([None, None], ["a", "b"], ValueError, "No cell has a known label"),
         (["a", "b"], ["a", None], ValueError, r"missing \(NaN\) in 1 of 2"),
@@ -165,14 +162,16 @@ def test_another_column_has_no_probabilities():
         ),
     ],
 )
-def test_what_cannot_be_compared(known, predicted, error, said):
+def test_what_cannot_be_compared(true_labels, predicted, error, sentence):
     adata = _adata(
-        pd.Categorical(known, ["0", "1", "a", "b", "Unknown"]), predicted, labels="ab"
+        pd.Categorical(true_labels, ["0", "1", "a", "b", "Unknown"]),
+        predicted,
+        labels="ab",
     )
     if error is KeyError:
         del adata.obs["tosica_probability"]
-    call = tosica.tl.reliability if said == "All cells" else tosica.tl.evaluate
-    with pytest.raises(error, match=said):
+    call = tosica.tl.reliability if sentence == "All cells" else tosica.tl.evaluate
+    with pytest.raises(error, match=sentence):
         call(adata, "known")
 
 
@@ -180,9 +179,11 @@ def test_what_cannot_be_compared(known, predicted, error, said):
 
 
 def test_order_is_that_of_the_categories_and_unknown_is_last():
-    known = pd.Categorical(["B", "T", "B", "Unknown"], ["Unknown", "T", "B", "unused"])
+    true_labels = pd.Categorical(
+        ["B", "T", "B", "Unknown"], ["Unknown", "T", "B", "unused"]
+    )
     predicted = pd.Categorical(["B", "Unknown", "NK", "T"], ["NK", "Unknown", "B", "T"])
-    table = tosica.tl.confusion(_adata(known, predicted), "known")
+    table = tosica.tl.confusion(_adata(true_labels, predicted), "known")
     assert list(table.index) == ["T", "B", "Unknown"]
     assert list(table.columns) == ["T", "B", "NK", "Unknown"]
     assert table.index.name == "known"
@@ -190,22 +191,22 @@ def test_order_is_that_of_the_categories_and_unknown_is_last():
 
 
 @pytest.mark.parametrize(
-    ("known", "predicted", "columns"),
+    ("true_labels", "predicted", "columns"),
     [
         ("011", ["B", "T", "Unknown"], ["B", "T", "Unknown"]),
         (["0", "Unknown"], ["B", "Unknown"], ["B", "Unknown"]),
     ],
 )
-def test_clusters_against_labels_have_no_empty_columns(known, predicted, columns):
-    table = tosica.tl.confusion(_adata(list(known), predicted), "known")
+def test_clusters_against_labels_have_no_empty_columns(true_labels, predicted, columns):
+    table = tosica.tl.confusion(_adata(list(true_labels), predicted), "known")
     assert list(table.columns) == columns
 
 
 @settings(max_examples=30)
 @given(annotated_cells("abcd", [*"abcxy", "Unknown"]))
 def test_counts_are_those_of_pandas_and_rows_sum_to_one(cells):
-    known, predicted, *_ = (list(column) for column in zip(*cells, strict=True))
-    adata = _adata(known, predicted)
+    true_labels, predicted, *_ = (list(column) for column in zip(*cells, strict=True))
+    adata = _adata(true_labels, predicted)
     counts = tosica.tl.confusion(adata, "known")
     expected = pd.crosstab(adata.obs["known"], adata.obs["tosica_prediction"])
     assert counts.dtypes.eq("int64").all()
@@ -250,8 +251,8 @@ TERMS = {
 }
 
 
-def with_terms(known, predicted) -> AnnData:
-    adata = _adata(known, predicted)
+def with_terms(true_labels, predicted):
+    adata = _adata(true_labels, predicted)
     for column in ("known", "tosica_prediction"):
         adata.obs[f"{column}_ontology_term_id"] = [
             TERMS[label] for label in adata.obs[column]
@@ -259,10 +260,10 @@ def with_terms(known, predicted) -> AnnData:
     return adata
 
 
-def is_right(known: str, predicted: str) -> bool:
-    truth, term = TERMS[known], TERMS[predicted]
-    if known == predicted or "unknown" in (truth, term):
-        return known == predicted
+def is_right(true_labels, predicted):
+    truth, term = TERMS[true_labels], TERMS[predicted]
+    if true_labels == predicted or "unknown" in (truth, term):
+        return true_labels == predicted
     return truth == term or truth in tosica.onto.ancestors(term)
 
 
@@ -271,31 +272,33 @@ _LABELS = st.sampled_from(sorted(TERMS))
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(_LABELS, _LABELS), min_size=1, max_size=12))
-def test_scores(pairs: list[tuple[str, str]]) -> None:
+def test_scores(pairs):
     # One pair in which both have terms, and words that both columns have.
-    known, predicted = zip(*pairs, ("T", "T"), strict=True)
-    found = tosica.tl.evaluate(
-        with_terms(list(known), list(predicted)), "known", ontology=True
+    true_labels, predicted = zip(*pairs, ("T", "T"), strict=True)
+    scores = tosica.tl.evaluate(
+        with_terms(list(true_labels), list(predicted)), "known", ontology=True
     )
-    right = np.array([is_right(*pair) for pair in zip(known, predicted, strict=True)])
-    row = found.summary.iloc[0]
+    right = np.array(
+        [is_right(*pair) for pair in zip(true_labels, predicted, strict=True)]
+    )
+    row = scores.summary.iloc[0]
     assert row["ontology_accuracy"] == pytest.approx(right.mean())
     without = [
         "unknown" in (TERMS[one], TERMS[other])
-        for one, other in zip(known, predicted, strict=True)
+        for one, other in zip(true_labels, predicted, strict=True)
     ]
     assert row["share_without_term"] == pytest.approx(np.mean(without))
     assert row["ontology_accuracy"] >= row["accuracy"]
-    assert f"ontology accuracy {right.mean():.3f}" in repr(found)
-    for label in found.per_class.index:
-        of_label = right[np.array(known) == label]
-        assert found.per_class.loc[label, "ontology_recall"] == pytest.approx(
+    assert f"ontology accuracy {right.mean():.3f}" in repr(scores)
+    for label in scores.per_class.index:
+        of_label = right[np.array(true_labels) == label]
+        assert scores.per_class.loc[label, "ontology_recall"] == pytest.approx(
             of_label.mean()
         )
-        assert found.per_class.loc[label, "recall"] <= of_label.mean() + 1e-12
+        assert scores.per_class.loc[label, "recall"] <= of_label.mean() + 1e-12
 
 
-def test_a_confident_answer_may_be_above_the_known_label() -> None:
+def test_a_confident_answer_may_be_above_the_known_label():
     adata = with_terms(
         ["CD4 T", "naive B", "B", "CD4 T"], ["T", "B", "naive B", "Unknown"]
     )
@@ -304,38 +307,38 @@ def test_a_confident_answer_may_be_above_the_known_label() -> None:
         "tosica_prediction_ontology_term_id"
     ]
     for column, share in (("tosica_prediction", 1 / 4), ("tosica_confident", 3 / 4)):
-        found = tosica.tl.evaluate(
+        scores = tosica.tl.evaluate(
             adata, "known", prediction_key=column, ontology=True
         ).summary
-        assert found["ontology_accuracy"].item() == pytest.approx(share)
+        assert scores["ontology_accuracy"].item() == pytest.approx(share)
 
 
-def test_terms_are_found_by_name_and_words_may_differ() -> None:
+def test_terms_are_found_by_name_and_words_may_differ():
     adata = _adata(
         ["T cell", "B cell", None, "NK cell"],
         ["T lymphocytes", "B-cells", "T cell", "T cells"],
     )
     with pytest.raises(ValueError, match="have no label in common"):
         tosica.tl.evaluate(adata[:2].copy(), "known")
-    found = tosica.tl.evaluate(adata, "known", ontology=True)
-    assert found.summary["n_cells"].item() == 3
-    assert found.summary["accuracy"].item() == 0
-    assert found.summary["ontology_accuracy"].item() == pytest.approx(2 / 3)
+    scores = tosica.tl.evaluate(adata, "known", ontology=True)
+    assert scores.summary["n_cells"].item() == 3
+    assert scores.summary["accuracy"].item() == 0
+    assert scores.summary["ontology_accuracy"].item() == pytest.approx(2 / 3)
 
 
-def test_terms_that_the_ontology_lacks_do_not_count() -> None:
+def test_terms_that_the_ontology_lacks_do_not_count():
     adata = with_terms(["T", "B", "B"], ["T", "B", "naive B"])
     adata.obs["known_ontology_term_id"] = ["CL:0000084", "CL:0000003", np.nan]
-    found = tosica.tl.evaluate(adata, "known", ontology=True)
-    assert found.summary["share_without_term"].item() == pytest.approx(2 / 3)
-    assert found.summary["ontology_accuracy"].item() == pytest.approx(2 / 3)
+    scores = tosica.tl.evaluate(adata, "known", ontology=True)
+    assert scores.summary["share_without_term"].item() == pytest.approx(2 / 3)
+    assert scores.summary["ontology_accuracy"].item() == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(
-    ("known", "predicted", "column"),
+    ("true_labels", "predicted", "column"),
     [("a", "T cells", "known"), ("T cells", "a", "tosica_prediction")],
 )
-def test_labels_without_any_term(known: str, predicted: str, column: str) -> None:
+def test_labels_without_any_term(true_labels, predicted, column):
     sentence = f"no cell has a term for its label in adata.obs[{column!r}]: call tosica.onto.map_labels(adata, "
     with pytest.raises(ValueError, match=re.escape(sentence)):
-        tosica.tl.evaluate(_adata([known], [predicted]), "known", ontology=True)
+        tosica.tl.evaluate(_adata([true_labels], [predicted]), "known", ontology=True)

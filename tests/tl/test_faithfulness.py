@@ -1,7 +1,5 @@
 """Deletion and insertion in the order of the explanation."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -39,25 +37,3 @@ def test_curves_start_and_end_with_cell_and_baseline(tested, model):
         np.testing.assert_allclose(whole.loc[0.0], empty.loc[1.0], atol=1e-5)
         np.testing.assert_allclose(whole.loc[1.0], empty.loc[0.0], atol=1e-5)
         assert whole.loc[0.0, "kept"] == 1
-
-
-@pytest.mark.parametrize(
-    ("shares", "error"),
-    [
-        ([0, 0.5], ValueError),
-        ([0, 1, 0.5], ValueError),
-        ([0, 2], ValueError),
-        (["a"], TypeError),
-    ],
-)
-def test_shares_that_do_not_ascend(shares, error, model, query):
-    tosica.tl.attribute(query, model, n_steps=8)
-    with pytest.raises(error, match="shares"):
-        tosica.tl.faithfulness(query, model, shares=shares)
-
-
-def test_without_contributions(model, query):
-    with pytest.raises(
-        KeyError, match=r"call tosica.tl.attribute\(adata, model\) first"
-    ):
-        tosica.tl.faithfulness(query, model)

@@ -1,7 +1,5 @@
 """The test of gene sets on contributions of genes: its formula, its error rate, what it lists."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -32,29 +30,29 @@ def test_z_is_that_of_random_draws():
         rng.gamma(2, size=N_GENES),
         _collection(rng, 5),
     )
-    found = gene_set_statistics(added, effects, members)
+    statistics = gene_set_statistics(added, effects, members)
     root = effects * np.log1p(added / np.median(added[added > 0]))
     for j in range(members.shape[1]):
         genes = members[:, j].indices
-        left = root[genes].sum() - root[genes].max()
+        without_largest = root[genes].sum() - root[genes].max()
         draws = np.array(
             [rng.permutation(root)[: len(genes) - 1].sum() for _ in range(4000)]
         )
-        assert found["z"][j] == pytest.approx(
-            (left - draws.mean()) / draws.std(), abs=0.15
+        assert statistics["z"][j] == pytest.approx(
+            (without_largest - draws.mean()) / draws.std(), abs=0.15
         )
-        assert found["contribution"][j] == pytest.approx(added[genes].sum())
-        assert found["n_genes"][j] == len(genes)
+        assert statistics["contribution"][j] == pytest.approx(added[genes].sum())
+        assert statistics["n_genes"][j] == len(genes)
 
 
 def test_sets_of_random_genes_have_no_evidence():
     rng = np.random.default_rng(1)
     wrong = 0
     for _ in range(60):
-        found = gene_set_statistics(
+        statistics = gene_set_statistics(
             _contributions(rng), rng.gamma(1, size=N_GENES), _collection(rng)
         )
-        wrong += bool((found["pval_adj"] <= 0.05).any())
+        wrong += bool((statistics["pval_adj"] <= 0.05).any())
     assert wrong <= 6
 
 
@@ -68,11 +66,11 @@ def test_one_strong_gene_is_no_evidence_and_several_are():
     members[strongest, 0] = 1
     members[[strongest[0], *np.flatnonzero(added == 0)[:9]], 1] = 1
     members[strongest[0], 2] = 1
-    found = gene_set_statistics(added, np.ones(N_GENES), sp.csc_matrix(members))
-    assert found["pval_adj"][0] < 1e-3
+    statistics = gene_set_statistics(added, np.ones(N_GENES), sp.csc_matrix(members))
+    assert statistics["pval_adj"][0] < 1e-3
     # Nine genes that add nothing beside the strongest, the strongest alone, and many that are a little higher.
-    assert (found["pval_adj"][1:4] > 0.5).all()
-    assert found["z"][3] > found["z"][4:].max()
+    assert (statistics["pval_adj"][1:4] > 0.5).all()
+    assert statistics["z"][3] > statistics["z"][4:].max()
 
 
 def test_one_gene_that_adds_alone_tells_no_set():
@@ -135,7 +133,6 @@ def test_a_set_that_is_no_token_is_found(toy, train, fast_plan):
     model.train(
         max_epochs=2,
         accelerator="cpu",
-        enable_progress_bar=False,
         plan_kwargs=fast_plan,
     )
     assert len(model.modalities[0].gene_sets()[0]) == 11

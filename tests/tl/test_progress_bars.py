@@ -1,7 +1,5 @@
 """Steps that may take long show a bar, and do not say again how the query is read."""
 
-from __future__ import annotations
-
 import pytest
 
 import tosica

@@ -1,11 +1,10 @@
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
 import scanpy as sc
 from anndata import AnnData
 from get.annotated_pbmc import N_GENE_SETS, annotated_pbmc, planted
+from numpy.testing import assert_allclose
 from scipy import stats
 
 import tosica
@@ -25,7 +24,7 @@ def test_statistics_are_scanpys_and_a_planted_gene_set_is_first(method):
         assert result["logfoldchanges"][group][0] > 0
         assert list(result["names"][group]) == list(expected["names"][group])
         for field in ("scores", "pvals", "pvals_adj"):
-            np.testing.assert_allclose(result[field][group], expected[field][group])
+            assert_allclose(result[field][group], expected[field][group])
             assert result[field].dtype == expected[field].dtype
 
 
@@ -40,10 +39,12 @@ def test_logfoldchange_is_that_of_the_odds():
     )
     means = values.groupby(adata.obs["phase"].to_numpy()).mean()
     in_group = (adata.obs["phase"] == "S").to_numpy()
-    rest = adata.obsm["X_tosica_attribution"][~in_group].mean(axis=0, dtype=float)
+    mean_of_rest = adata.obsm["X_tosica_attribution"][~in_group].mean(
+        axis=0, dtype=float
+    )
     expected = {
         "rest": dict(
-            zip(means.columns, (means.loc["S"] - rest) / np.log(2), strict=True)
+            zip(means.columns, (means.loc["S"] - mean_of_rest) / np.log(2), strict=True)
         ),
         "G1": dict((means.loc["S"] - means.loc["G1"]) / np.log(2)),
     }
@@ -67,9 +68,9 @@ def test_values_that_are_zero_everywhere_and_names_that_occur_twice():
     ]
     assert (rows == [0, 0, 1]).all(axis=None)
     for group in list(adata.obs["bulk_labels"].cat.categories)[:2]:
-        first = table[table["group"] == group].iloc[0]
-        assert first["gene_set"] == planted(0)
-        assert first["logfoldchange"] > 0
+        top_row = table[table["group"] == group].iloc[0]
+        assert top_row["gene_set"] == planted(0)
+        assert top_row["logfoldchange"] > 0
 
 
 @pytest.mark.parametrize("rankby_abs", [False, True])
@@ -176,8 +177,8 @@ def test_each_cell_type_has_a_field_of_its_own():
     adata = _cells(0, raised=5)
     table = _stim(adata, within="cell_type", sample_key="sample")
     assert list(table["group"].cat.categories) == ["B", "T"]
-    first = table.groupby("group", observed=True).head(5)
-    assert set(first.loc[first["group"] == "B", "gene_set"]) == {
+    top_five = table.groupby("group", observed=True).head(5)
+    assert set(top_five.loc[top_five["group"] == "B", "gene_set"]) == {
         f"set {i}" for i in range(5)
     }
     assert (table.loc[table["group"] == "T", "pval_adj"] < 0.05).mean() <= 0.05
@@ -211,7 +212,7 @@ def test_welch_is_scipys():
     means = np.log2(frame.mean())
     stim = means.index.str.startswith("stim")
     result = stats.ttest_ind(means[stim], means[~stim], equal_var=False)
-    np.testing.assert_allclose(
+    assert_allclose(
         table.loc[[f"set {i}" for i in range(N_SETS)], "pval"], result.pvalue, rtol=1e-4
     )
 
@@ -269,11 +270,13 @@ def test_groups_that_are_labels_of_the_model_make_the_test_circular(caplog):
 
 def test_cell_types_that_lack_a_condition():
     adata = _cells(0)
-    kept = (adata.obs["cell_type"] == "B") | (adata.obs["condition"] == "ctrl")
+    has_condition = (adata.obs["cell_type"] == "B") | (adata.obs["condition"] == "ctrl")
     with pytest.warns(
         UserWarning, match=r"Left out 'T' of adata\.obs\['cell_type'\]; in 'T': .*no"
     ):
-        table = _stim(adata[kept].copy(), within="cell_type", sample_key="sample")
+        table = _stim(
+            adata[has_condition].copy(), within="cell_type", sample_key="sample"
+        )
     assert list(table["group"].cat.categories) == ["B"]
     adata.obs["cell_type"] = np.where(adata.obs["condition"] == "stim", "B", "T")
     with pytest.raises(
@@ -305,16 +308,14 @@ def _correlate(adata, **options):
     ("groupby", "groups"), [(None, ["all"]), ("phase", ["G1", "G2M", "S"])]
 )
 def test_is_scipys_spearman_in_each_group(staged, groupby, groups):
-    found = _correlate(staged, groupby=groupby)
-    assert list(found["group"].cat.categories) == groups
+    correlations = _correlate(staged, groupby=groupby)
+    assert list(correlations["group"].cat.categories) == groups
     for group in groups:
-        table = found[found["group"] == group].set_index("gene_set")
+        table = correlations[correlations["group"] == group].set_index("gene_set")
         inside = staged if groupby is None else staged[staged.obs[groupby] == group]
         assert (table["n"] == inside.n_obs).all()
         assert groupby or table.index[0] == "gene set 40"
-        np.testing.assert_allclose(
-            table["pval_adj"], stats.false_discovery_control(table["pval"])
-        )
+        assert_allclose(table["pval_adj"], stats.false_discovery_control(table["pval"]))
         for i in (0, 7, 40):
             expected = stats.spearmanr(
                 inside.obsm["X_tosica_attribution"][:, i], inside.obs["age"]

@@ -1,7 +1,5 @@
 """Refined gene sets: what joins, what leaves, what stays, and that the file can be used."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,7 +8,8 @@ from _cells import make_toy
 from mudata import MuData
 
 import tosica
-from tosica.tl._refine import describe_genes, mean_correlations, refine, ridge_scores
+from tosica import TOSICA
+from tosica.tl._refine import refine
 
 # G0 to G7 belong together, and so do G8 to G15; G24 and above are noise.
 CHANGED = {
@@ -22,8 +21,8 @@ CHANGED = {
 
 def set_up(adata, sets=CHANGED, **arguments):
     tosica.pp.build_mask(adata, sets)
-    tosica.TOSICA.setup_anndata(adata, labels_key="kind")
-    return tosica.TOSICA(adata, embed_dim=8, n_heads=2, **arguments)
+    TOSICA.setup_anndata(adata, labels_key="kind")
+    return TOSICA(adata, embed_dim=8, n_heads=2, **arguments)
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +39,8 @@ def table(model):
 
 
 def test_a_missing_gene_joins_and_a_wrong_one_leaves(model, table):
-    found = table.set_index(["gene_set", "gene"])["change"].to_dict()
-    assert found == {("alpha", "G7"): "gained", ("alpha", "G25"): "lost"}
+    changes = table.set_index(["gene_set", "gene"])["change"].to_dict()
+    assert changes == {("alpha", "G7"): "gained", ("alpha", "G25"): "lost"}
     assert list(table) == [
         "gene_set",
         "gene",
@@ -87,9 +86,9 @@ def test_genes_that_do_not_vary_neither_join_nor_leave():
     x = adata.X.toarray()
     x[:, [2, 7]] = 0
     adata.X = sp.csr_matrix(x)
-    found = tosica.tl.refine_gene_sets(set_up(adata))
-    assert not set(found["gene"]) & {"G2", "G7"}
-    assert "alpha" in found.attrs["refined"]
+    changes = tosica.tl.refine_gene_sets(set_up(adata))
+    assert not set(changes["gene"]) & {"G2", "G7"}
+    assert "alpha" in changes.attrs["refined"]
 
 
 # --------------------------------------------------------------------------- the file
@@ -98,15 +97,15 @@ def test_genes_that_do_not_vary_neither_join_nor_leave():
 def test_the_file_makes_a_new_model(model, table, tmp_path, train):
     path = tmp_path / "refined.gmt.gz"
     pd.testing.assert_frame_equal(tosica.tl.refine_gene_sets(model, path), table)
-    written = tosica.gs.read_gmt(path)
-    assert written["alpha"] == [f"G{i}" for i in range(8)]
-    assert {name: set(genes) for name, genes in written.items() if name != "alpha"} == {
+    refined = tosica.gs.read_gmt(path)
+    assert refined["alpha"] == [f"G{i}" for i in range(8)]
+    assert {name: set(genes) for name, genes in refined.items() if name != "alpha"} == {
         name: set(CHANGED[name]) for name in ("beta", "noise")
     }
     reference = make_toy()
     tosica.pp.build_mask(reference, path)
     assert list(reference.uns["tosica_mask"]["gene_sets"]) == list(CHANGED)
-    assert reference.varm["tosica_mask"].sum() == sum(map(len, written.values()))
+    assert reference.varm["tosica_mask"].sum() == sum(map(len, refined.values()))
     assert train(reference, max_epochs=1).is_trained_
 
 
@@ -118,11 +117,11 @@ def test_names_are_those_of_the_reference(name, tmp_path):
     path = tmp_path / "refined.gmt"
     sets = {of: [names[gene] for gene in genes] for of, genes in CHANGED.items()}
     tosica.tl.refine_gene_sets(set_up(adata, sets), path)
-    again = make_toy()
-    again.var_names = adata.var_names
-    tosica.pp.build_mask(again, path)
-    alpha = again.varm["tosica_mask"].toarray()[:, 0]
-    assert list(again.var_names[alpha]) == [names[f"G{i}"] for i in range(8)]
+    reference = make_toy()
+    reference.var_names = adata.var_names
+    tosica.pp.build_mask(reference, path)
+    alpha = reference.varm["tosica_mask"].toarray()[:, 0]
+    assert list(reference.var_names[alpha]) == [names[f"G{i}"] for i in range(8)]
 
 
 # --------------------------------------------------------------------------- refusals
@@ -131,54 +130,30 @@ def test_names_are_those_of_the_reference(name, tmp_path):
 def test_models_that_are_refused(toy, toy_model, tmp_path):
     mdata = MuData({"rna": toy})
     mdata.obs["kind"] = toy.obs["kind"]
-    tosica.TOSICA.setup_mudata(mdata, labels_key="kind", modalities={"rna": "rna"})
+    TOSICA.setup_mudata(mdata, labels_key="kind", modalities={"rna": "rna"})
     toy_model.save(tmp_path / "model")
     changed = set_up(make_toy())
     changed.adata._inplace_subset_var(np.arange(30)[::-1])
-    for refused, said in (
+    for refused, sentence in (
         (
-            tosica.TOSICA(mdata, embed_dim=8, n_heads=2),
+            TOSICA(mdata, embed_dim=8, n_heads=2),
             r"^The model was set up with a MuData .*: train a model",
         ),
         (
-            tosica.TOSICA.load(tmp_path / "model", accelerator="cpu"),
+            TOSICA.load(tmp_path / "model", accelerator="cpu"),
             r"loaded without a reference, by which",
         ),
         (changed, "when it was set up"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=sentence):
             tosica.tl.refine_gene_sets(refused)
-    loaded = tosica.TOSICA.load(
+    loaded = TOSICA.load(
         tmp_path / "model", adata=toy_model.adata.copy(), accelerator="cpu"
     )
     assert "alpha" in tosica.tl.refine_gene_sets(loaded).attrs["refined"]
 
 
 # --------------------------------------------------------------------------- the numbers
-
-
-def test_scores_are_correlations_and_do_not_use_the_genes_own_membership():
-    rng = np.random.default_rng(0)
-    members = np.zeros((2, 25), dtype=bool)
-    members[0, :6] = members[1, 4:9] = True
-    genes = describe_genes(
-        rng.normal(size=(60, 25)).astype(np.float32), np.arange(60) % 3
-    )
-    correlation = np.corrcoef(genes.z.T)
-    expected = [correlation[20, :6].mean(), correlation[3, [0, 1, 2, 4, 5]].mean()]
-    np.testing.assert_allclose(
-        mean_correlations(genes.z, members)[0, [20, 3]], expected, atol=1e-5
-    )
-    for gene in (5, 20):
-        other = members.copy()
-        other[:, gene] = ~other[:, gene]
-        for score, given, atol in (
-            (ridge_scores, genes.loadings, 1e-12),
-            (mean_correlations, genes.z, 1e-6),
-        ):
-            np.testing.assert_allclose(
-                score(given, members)[:, gene], score(given, other)[:, gene], atol=atol
-            )
 
 
 def test_the_price_is_paid_down_to_the_last_gene_that_is_found():

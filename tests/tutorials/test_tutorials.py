@@ -3,12 +3,9 @@
 `scripts/check.sh tutorials` runs them, every night.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,11 +17,11 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def _cells(name: str) -> list[dict[str, Any]]:
+def _cells(name):
     return json.loads((ROOT / "tutorials" / f"{name}.ipynb").read_text())["cells"]
 
 
-def _code(name: str) -> list[dict[str, Any]]:
+def _code(name):
     return [cell for cell in _cells(name) if cell["cell_type"] == "code"]
 
 
@@ -45,13 +42,13 @@ def test_names_no_machine(name):
         cell | {"outputs": [_without_images(o) for o in cell.get("outputs", [])]}
         for cell in _cells(name)
     ]
-    found = re.search(
+    match = re.search(
         r"[\"' (=](/(?:root|home|tmp|work|usr|opt|Users|mnt)/\S+)", json.dumps(cells)
     )
-    assert found is None, found
+    assert match is None, match
 
 
-def _without_images(output: dict[str, Any]) -> dict[str, Any]:
+def _without_images(output):
     data = {
         k: v for k, v in output.get("data", {}).items() if not k.startswith("image/")
     }
