@@ -1,5 +1,7 @@
 """Parts of messages about arguments; each constraint is tested by ``tests/wrong_input``."""
 
+from __future__ import annotations
+
 import numpy as np
 import pytest
 
@@ -48,7 +50,7 @@ def test_numbers_of_numpy_and_bounds_are_taken():
 
 def test_arguments_that_python_refuses_get_its_words():
     @validate_params(share=Fraction())
-    def keep(share, *, copy=False):
+    def keep(share, *, copy: bool = False):
         return share
 
     assert keep(0.5) == 0.5
@@ -61,7 +63,7 @@ def test_arguments_that_python_refuses_get_its_words():
 
 
 def test_a_parameter_without_a_rule_is_refused_at_decoration():
-    def keep(share): ...
+    def keep(share: complex): ...
 
     with pytest.raises(TypeError, match=r"no rule is known for 'share'.*'complex'"):
         validate_params()(keep)
