@@ -172,7 +172,7 @@ def save_and_load(tmp_path):
     """Save a model, and load it without its reference."""
 
     def reload(model):
-        model.save(tmp_path / "model")
+        model.save(tmp_path / "model", overwrite=True)
         return type(model).load(tmp_path / "model")
 
     return reload

@@ -579,6 +579,26 @@ def test_arguments_of_a_query_that_make_no_sense(model, query):
         model.predict(query, use_raw=True)
 
 
+def test_temperature_of_one_modality_is_that_of_its_cells_alone(
+    model, query, save_and_load
+):
+    """Also if the query lacks a gene, and whatever the other modality holds."""
+    lacking = query["rna"][:, 1:].copy()
+    protein = query["protein"].copy()
+    shuffled = protein[::-1].copy()
+    shuffled.obs_names = protein.obs_names
+    temperatures = []
+    for antibodies in (protein, shuffled):
+        mdata = md.MuData({"rna": lacking.copy(), "protein": antibodies})
+        mdata.obs["kind"] = query.obs["kind"]
+        recalibrated = save_and_load(model)
+        recalibrated.recalibrate(mdata, "kind")
+        temperatures.append(recalibrated.module.temperature)
+    of_rna = model.module.modality_choices.index((0,))
+    assert temperatures[0][of_rna] == pytest.approx(temperatures[1][of_rna])
+    assert temperatures[0][-1] != pytest.approx(temperatures[1][-1])
+
+
 def test_recalibrated_for_every_choice_of_modalities(model, query, save_and_load):
     recalibrated = save_and_load(model)
     recalibrated.recalibrate(query, "kind")

@@ -512,17 +512,18 @@ class TOSICAModule(BaseModuleClass):
     ) -> dict[str, Tensor]:
         """Score labels: ``logits``, ``(n_cells, n_labels)``; of the network alone without ``x``.
 
-        The linear branch imputes genes that were not ``measured``, by default those of the other modalities.
+        The linear branch imputes genes that were not ``measured``, and those of the other modalities.
         """
         logits = self.head(latent)
         if x is None or self.linear is None:
             return {"logits": logits}
         modalities = modalities or self.modality_choices[-1]
-        if measured is None and len(modalities) < len(self.slices):
-            measured = torch.zeros_like(self.baseline, dtype=torch.bool)
+        if len(modalities) < len(self.slices):
+            is_read = torch.zeros_like(self.baseline, dtype=torch.bool)
             for modality in modalities:
                 genes = self.slices[modality]
-                measured[genes.start : genes.stop] = True
+                is_read[genes.start : genes.stop] = True
+            measured = is_read if measured is None else is_read & measured
         return {"logits": logits + self.linear(x, measured)}
 
     def loss(
