@@ -181,6 +181,35 @@ class LinearBranch(nn.Module):
         weights[:, genes] += self.weights_alone[:, genes]
         return weights / 2, (self.bias + self.bias_alone[:, modality]) / 2
 
+    def weights_of_measured(self, measured: Tensor | None = None) -> Tensor:
+        """Weights in which genes that were not measured are credited to those that they are imputed from.
+
+        Parameters
+        ----------
+        measured
+            As in :meth:`expression`.
+
+        Returns
+        -------
+        Shape ``(n_labels, n_genes)``, zero for genes that were not measured. The logits of two cells
+        differ by the difference of their clipped expression times these weights.
+        """
+        weights, _ = self.weights_of(measured)
+        if measured is None or bool(measured.all()):
+            return weights
+        of_scores = weights[:, ~measured] @ self.loadings[~measured]
+        credited = torch.zeros_like(weights)
+        credited[:, measured] = weights[:, measured] + of_scores @ self._score_weights(
+            measured
+        )
+        return credited
+
+    def _score_weights(self, measured: Tensor) -> Tensor:
+        """Weights of measured genes in the scores of the PCA, ``(n_components, n_measured)``."""
+        loadings = self.loadings[measured]
+        identity = torch.eye(loadings.shape[1], device=loadings.device).to(loadings)
+        return torch.linalg.solve(loadings.T @ loadings + identity, loadings.T)
+
     def forward(self, x: Tensor, measured: Tensor | None = None) -> Tensor:
         """Logits, shape ``(n_cells, n_labels)``; parameters as in :meth:`expression`."""
         return F.linear(self.expression(x, measured), *self.weights_of(measured))

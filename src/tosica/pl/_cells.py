@@ -22,7 +22,7 @@ from tosica._obs import (
 )
 from tosica.get import contributions
 from tosica.pl._figure import Canvas, FigureOptions
-from tosica.pl._gene_sets import choose_gene_sets
+from tosica.pl._gene_sets import SET_CONTRIBUTION, choose_gene_sets
 from tosica.pl._names import NAME_SIZE, TITLE_SIZE, name_rows, row_height, wrap
 from tosica.pl._plot_function import COLOR_MAP, plot_function
 
@@ -58,8 +58,9 @@ def gene_set_violin(
 
     A violin is the distribution over the cells of a group and has its colour; the dot is the
     median, and the thick line spans the quartiles. Groups of fewer than five cells are drawn as
-    dots only. The dashed line is at 0: no contribution. All genes of the set count, also those that
-    a group expresses less than the baseline, which :func:`tosica.pl.gene_set_dotplot` leaves out.
+    dots only. The dashed line is at 0: no contribution. The genes of the set count that the label
+    expresses more than the labels of the reference do on average, so that none adds by its absence.
+    :func:`tosica.pl.gene_set_dotplot` has the means of the groups that were explained.
 
     Parameters
     ----------
@@ -138,7 +139,7 @@ def gene_set_violin(
         ax.set_title(title, fontsize=TITLE_SIZE, linespacing=1.05)
         ax.tick_params(axis="x", labelsize=NAME_SIZE)
         name_rows(ax, names)
-    label = "contribution of all genes\nof the set (logits)"
+    label = SET_CONTRIBUTION
     if len(axes) == 1:
         axes[0].set_xlabel(label, fontsize=NAME_SIZE)
     else:

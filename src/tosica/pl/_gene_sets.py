@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from mudata import MuData
 
+# What violins and dots show.
+SET_CONTRIBUTION = "contribution of the set's\nhigher genes (logits)"
+
 
 def choose_gene_sets(
     adata: AnnData | MuData,

@@ -15,7 +15,7 @@ from tosica._limits import LIMITS
 from tosica._obs import ATTRIBUTION, group_colors, read_attribution
 from tosica.get import gene_sets_df
 from tosica.pl._figure import Canvas, FigureOptions
-from tosica.pl._gene_sets import choose_gene_sets
+from tosica.pl._gene_sets import SET_CONTRIBUTION, choose_gene_sets
 from tosica.pl._names import (
     NAME_SIZE,
     cell_size,
@@ -159,10 +159,10 @@ def gene_set_dotplot(
 ) -> Figure | Axes | None:
     """Dot plot of gene sets (rows) in the groups of cells (columns).
 
-    The colour is that of :func:`tosica.pl.gene_set_heatmap`. The area of a dot is what the genes of
-    the set that the group expresses more than the baseline add to the label's score together, in
-    logits; :func:`tosica.pl.gene_set_violin` counts the other genes, too. A black ring marks
-    evidence, at a family-wise error rate of 5 %.
+    The colour is that of :func:`tosica.pl.gene_set_heatmap`. The area of a dot is the mean of the violin
+    in :func:`tosica.pl.gene_set_violin`: what the genes of the set that the label expresses more than the
+    labels of the reference do on average add to its score together, in logits. Nothing is drawn below 0. A
+    black ring marks evidence, at a family-wise error rate of 5 %.
 
     Parameters
     ----------
@@ -261,7 +261,7 @@ def _add_size_legend(
     return bar.legend(
         handles,
         labels,
-        title="contribution of\ngenes above\nbaseline (logits)",
+        title=SET_CONTRIBUTION,
         loc="upper left",
         bbox_to_anchor=(-0.3, -0.1),
         fontsize=font_size,

@@ -146,9 +146,10 @@ def attribute(
     ``None``, or with ``copy=True`` an AnnData or MuData. Written are, in logits:
 
     ``adata.uns["tosica_attribution"]["genes"]``
-        What each gene of the model adds, the mean over the cells of each group: a table
-        ``(n_genes, n_groups)`` float32. :func:`tosica.get.genes_df` reads it. A slash in a group's
-        name is a bar in that of its column.
+        What each gene of the model that ``adata`` has adds, the mean over the cells of each group: a table
+        ``(n_genes, n_groups)`` float32. :func:`tosica.get.genes_df` reads it. What the model imputes is
+        credited to the genes that it is imputed from. A slash in a group's name is a bar in that of its
+        column.
     ``adata.uns["tosica_attribution"]["expression"]``
         Mean expression in the group less that of the baseline, of the same shape.
     ``adata.uns["tosica_attribution"]["effect_size"]``
@@ -160,7 +161,7 @@ def attribute(
         Gene sets with evidence, one row a group and set, the strongest first, which
         :func:`tosica.get.gene_sets_df` reads and describes.
     ``adata.uns["tosica_attribution"]["z"]``, ``["contribution"]``
-        The test's statistic, and what the genes of the set add together, of each set that has
+        The test's statistic, and the mean of ``X_tosica_attribution`` over the cells, of each set that has
         evidence in any group, ``(n_sets, n_groups)`` float32.
     ``adata.uns["tosica_attribution"]``
         Also the names of all gene sets, ``groupby``, ``target``, ``baseline``, the ``shift`` of the
@@ -170,7 +171,9 @@ def attribute(
         difference of the scores, over the mean absolute difference of the scores.
     ``adata.obsm["X_tosica_attribution"]``
         With ``cells=True``: what the genes of each gene set add in each cell, together,
-        ``(n_obs, n_gene_sets)`` float32. A gene counts in each of its sets.
+        ``(n_obs, n_gene_sets)`` float32. A gene counts in each of its sets, if the label expresses it more
+        than the labels of the reference do on average: no set is named for genes that are absent. Models that
+        do not know the labels' means compare the label's cells in ``adata`` with the baseline.
     ``adata.layers["tosica_attribution"]``
         With ``genes=True``: what each gene adds in each cell, ``(n_obs, n_vars)`` float32.
 
@@ -225,13 +228,14 @@ def attribute(
     if genes:
         by_gene = np.empty((adata.n_obs, len(explainer.gene_names)), np.float32)
     means = _GroupMeans(explainer, groups)
+    means.add_linear_part()
     for positions, contributions in explainer.iter_contributions(rows, groups.targets):
         means.add_cells(positions, contributions)
         if by_gene_set is not None:
-            by_gene_set[positions] = contributions.genes @ explainer.members
+            of_raised = contributions.genes * means.is_raised[contributions.targets]
+            by_gene_set[positions] = of_raised @ explainer.members
         if by_gene is not None:
             by_gene[positions] = contributions.genes
-    means.add_linear_part()
     record = {
         **means.tables(),
         "model": model.fingerprint,
@@ -292,13 +296,15 @@ class Contributions(NamedTuple):
 
     ``genes`` is ``(n_cells, n_genes)``, ``network`` the network's part of it. ``difference`` is the
     score of the cell less that of the baseline, ``(n_cells,)``, and ``network_difference`` the
-    network's part. ``genes`` sums to ``difference`` but for the error of the integral.
+    network's part. ``genes`` sums to ``difference`` but for the error of the integral. ``targets`` are
+    the codes of the labels that are explained, ``(n_cells,)``.
     """
 
     genes: NDArray[np.float32]
     network: NDArray[np.float32]
     difference: NDArray[np.float32]
     network_difference: NDArray[np.float32]
+    targets: NDArray[np.int64]
 
     @property
     def error(self) -> NDArray[np.float64]:
@@ -396,8 +402,11 @@ class _Explainer:
     ----------
     label_shares
         Share of each label in each possible target, ``(n_targets, n_labels)``.
+    measured
+        Which genes the query has, ``(n_genes,)``; ``None`` if it has all.
     baseline
-        Expression that cells are compared with, ``(1, n_genes)``.
+        Expression that cells are compared with, zero for genes that the query lacks,
+        ``(1, n_genes)``.
     shift
         How far it is from the reference's mean cell, ``(n_genes,)``; ``None`` if it is not shifted.
     contrast
@@ -427,7 +436,6 @@ class _Explainer:
         self._matrix = {"layer": layer, "use_raw": use_raw}
         on_cpu = self.module.device.type == "cpu"
         self._max_points = _POINTS_CPU if on_cpu else _POINTS_ACCELERATOR
-        self._of_query = baseline == "mean"
         statistics = model.training_.novelty_statistics
         self.shift: NDArray[np.float32] | None = None
         self.contrast: ReferenceContrast | None = None
@@ -435,11 +443,16 @@ class _Explainer:
             self.contrast = ReferenceContrast.of_statistics(
                 statistics, len(model.labels)
             )
-        self.baseline = self._query_mean() if self._of_query else self._reference_mean()
+        self.measured = self._find_measured()
+        self.baseline = (
+            self._query_mean() if baseline == "mean" else self._reference_mean()
+        )
         if baseline == "shifted":
             self._shift_baseline(
                 query_shift(self.minibatches, groups.predicted, statistics)
             )
+        if self.measured is not None:
+            self.baseline = torch.where(self.measured, self.baseline, 0)
         self.gene_names = model.tokens.var_names
         set_names = []
         members = []
@@ -459,9 +472,9 @@ class _Explainer:
             cells = self.adata[rows]
         return self.model.iter_batches(cells, batch_size=size, **self._matrix)
 
-    def measured_in_baseline(self, measured: Tensor | None) -> Tensor | None:
-        """Genes that the baseline has; the query's mean lacks those that the query lacks."""
-        return measured if self._of_query else None
+    def _find_measured(self) -> Tensor | None:
+        with only_warnings(query_logger):
+            return next(self.minibatches()).measured
 
     def _reference_mean(self) -> Tensor:
         if not self.module.baseline.any():
@@ -538,7 +551,6 @@ class _Explainer:
             target,
             self.label_shares,
             n_steps=n_steps,
-            measured_baseline=self.measured_in_baseline(batch.measured),
         )
         self.n_steps_used.add(n_steps)
         if self._n_steps is not None or n_steps >= self._max_points:
@@ -566,9 +578,11 @@ def gene_contributions(
     label_shares: Tensor,
     *,
     n_steps: int,
-    measured_baseline: Tensor | None = None,
 ) -> Contributions:
     """Divide the difference of the scores of each cell and a baseline among genes.
+
+    Genes that the query lacks add nothing. What the linear branch imputes is credited to the genes that
+    it is imputed from.
 
     Parameters
     ----------
@@ -577,7 +591,8 @@ def gene_contributions(
     batch
         The cells.
     baseline
-        Expression that cells are compared with, shape ``(1, n_genes)``.
+        Expression that cells are compared with, shape ``(1, n_genes)``; zero for genes that the query
+        lacks.
     target
         Row of ``label_shares`` that is explained, for each cell, shape ``(n_cells,)``; -1 for the
         best label.
@@ -585,8 +600,6 @@ def gene_contributions(
         Share of each label in a score, shape ``(n_targets, n_labels)``; first the labels alone.
     n_steps
         Points of the quadrature.
-    measured_baseline
-        Genes that the baseline has, ``(n_genes,)``; by default all.
     """
     x = module.clip(batch.x)
     x0 = module.clip(baseline)
@@ -606,11 +619,9 @@ def gene_contributions(
     difference = network_difference
     if module.linear is not None:
         with torch.no_grad():
-            weights = _centered(module.linear.weights_of(batch.measured)[0].T)
-            linear = (
-                module.linear.expression(x, batch.measured)
-                - module.linear.expression(x0, measured_baseline)
-            ) * (shares @ weights.T)
+            weights = _centered(module.linear.weights_of_measured(batch.measured).T)
+            above_baseline = module.linear.expression(x) - module.linear.expression(x0)
+            linear = above_baseline * (shares @ weights.T)
             genes = network + linear
             difference = network_difference + linear.sum(1)
     return Contributions(
@@ -618,6 +629,7 @@ def gene_contributions(
         network.cpu().numpy(),
         difference.cpu().numpy(),
         network_difference.cpu().numpy(),
+        target.cpu().numpy(),
     )
 
 
@@ -654,15 +666,26 @@ def _centered(logits: Tensor) -> Tensor:
 
 
 class _GroupMeans:
-    """Mean contributions and expression of each group, and the error of the integral."""
+    """Mean contributions and expression of each group, and the error of the integral.
+
+    Attributes
+    ----------
+    is_raised
+        Which genes count in the sets of each possible target: those that its labels express more than the
+        mean of the labels in the reference or, if the model does not know these, that its cells express
+        more than the baseline, ``(n_targets, n_genes)``. :meth:`add_linear_part` finds the latter.
+    """
 
     def __init__(self, explainer: _Explainer, groups: _Groups) -> None:
         self._explainer = explainer
         self._groups = groups
         shape = (len(groups.names), len(explainer.gene_names))
+        self.is_raised = np.ones((len(groups.label_shares), shape[1]), dtype=bool)
         self._network_sum = np.zeros(shape)
+        self._raised_network_sum = np.zeros(shape)
         self._n_explained = np.zeros(len(groups.names))
         self._linear = np.zeros(shape)
+        self._raised_linear = np.zeros(shape)
         self._expression = np.zeros(shape)
         self._deviation = np.ones(shape[1])
         self._error = 0.0
@@ -674,7 +697,10 @@ class _GroupMeans:
         """Add contributions of cells to the sums of their groups."""
         codes = self._groups.codes[rows]
         in_group = codes >= 0
-        np.add.at(self._network_sum, codes[in_group], contributions.network[in_group])
+        network = contributions.network[in_group]
+        np.add.at(self._network_sum, codes[in_group], network)
+        is_raised = self.is_raised[contributions.targets[in_group]]
+        np.add.at(self._raised_network_sum, codes[in_group], network * is_raised)
         np.add.at(self._n_explained, codes[in_group], 1)
         difference = contributions.difference
         network_difference = contributions.network_difference
@@ -696,17 +722,16 @@ class _GroupMeans:
         pairs, pair_of_cell = np.unique(
             np.stack([groups.codes, groups.targets]), axis=1, return_inverse=True
         )
-        sums, squares, measured = self._sum_expression(
+        sums, squares = self._sum_expression(
             torch.from_numpy(np.ravel(pair_of_cell)), pairs.shape[1]
         )
         baseline = explainer.module.clip(explainer.baseline)
         if linear is not None:
-            baseline = linear.expression(
-                baseline, explainer.measured_in_baseline(measured)
-            )
-            weights = _centered(linear.weights_of(measured)[0].T)
+            baseline = linear.expression(baseline)
+            weights = _centered(linear.weights_of_measured(explainer.measured).T)
         n_cells = torch.from_numpy(np.bincount(np.ravel(pair_of_cell)))
         above_baseline = sums - n_cells[:, None] * baseline.cpu().double()
+        self._find_raised(pairs[1], above_baseline.numpy())
         for i, (group, target) in enumerate(pairs.T):
             if group < 0:
                 continue
@@ -714,13 +739,39 @@ class _GroupMeans:
             self._expression[group] += mean.numpy()
             if linear is not None:
                 weight = weights @ explainer.label_shares[target]
-                self._linear[group] += (mean * weight.double().cpu()).numpy()
+                added = (mean * weight.double().cpu()).numpy()
+                self._linear[group] += added
+                self._raised_linear[group] += added * self.is_raised[target]
         if explainer.contrast is not None:
             self._deviation = explainer.contrast.deviation
             return
         # Cells vary around the mean of their group and target.
         variance = (squares - (sums**2 / n_cells[:, None]).sum(0)) / n_cells.sum()
         self._deviation = positive_deviation(variance.numpy())
+
+    def _find_raised(
+        self, targets: NDArray[np.int64], above_baseline: NDArray[np.float64]
+    ) -> None:
+        """Find the genes that count in the sets of each target.
+
+        Parameters
+        ----------
+        targets
+            Code of the target of some cells, -1 for none, ``(n,)``.
+        above_baseline
+            Sums of their expression less the baseline, ``(n, n_genes)``.
+        """
+        contrast = self._explainer.contrast
+        if contrast is not None:
+            for target, share in enumerate(self._groups.label_shares):
+                labels = np.flatnonzero(share)
+                excess = share[labels] @ contrast.excess[labels]
+                # Unknown in labels without cells in the reference.
+                self.is_raised[target] = (excess > 0) | np.isnan(excess)
+            return
+        for target in np.unique(targets[targets >= 0]):
+            total = above_baseline[targets == target].sum(0)
+            self.is_raised[target] = total > 0
 
     def _shared_with_reference(self) -> NDArray[np.float64]:
         """Weigh the excess of genes in the test of sets: shares from 0 to 2, ``(n_groups, n_genes)``.
@@ -744,84 +795,117 @@ class _GroupMeans:
             )
         return shared
 
-    def _sum_expression(
-        self, codes: Tensor, n_codes: int
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Sum the expression of all cells.
+    def _sum_expression(self, codes: Tensor, n_codes: int) -> tuple[Tensor, Tensor]:
+        """Sum the clipped expression of all cells.
 
         Returns
         -------
-        Sums over the cells of each code, ``(n_codes, n_genes)``; sums of squares over all cells,
-        ``(n_genes,)``; and the genes that the query has.
+        Sums over the cells of each code, ``(n_codes, n_genes)``, and sums of squares over all cells,
+        ``(n_genes,)``.
         """
         explainer = self._explainer
         linear = explainer.module.linear
         n_genes = len(explainer.gene_names)
         sums = torch.zeros(n_codes, n_genes, dtype=torch.float64)
         squares = torch.zeros(n_genes, dtype=torch.float64)
-        measured = None
         with only_warnings(query_logger):
             for batch in explainer.minibatches():
-                measured = batch.measured
                 x = explainer.module.clip(batch.x)
                 if linear is not None:
-                    x = linear.expression(x, measured)
+                    x = linear.expression(x)
                 x = x.cpu().double()
                 codes_of_batch = codes[batch.start : batch.start + len(x)]
                 # Many times faster than index_add_.
                 sums += one_hot(codes_of_batch, n_codes).T.to(x) @ x
                 squares += x.square().sum(0)
-        return sums, squares, measured
+        return sums, squares
 
     def tables(self) -> dict[str, Any]:
         """Make the tables of genes and of gene sets with evidence, and sum up the error."""
         explainer = self._explainer
         names = self._groups.names
-        added = self._network_sum / self._n_explained[:, None] + self._linear
-        effect_size = self._expression / self._deviation
-        shared = self._shared_with_reference()
-        expressed = np.where(shared > 0, np.maximum(added, 0), 0)
-        statistics = []
-        evidence_of_groups = []
-        for i, name in enumerate(names):
-            table = gene_set_statistics(
-                expressed[i] * shared[i], effect_size[i] * shared[i], explainer.members
-            )
-            table["contribution"] = explainer.members.T @ expressed[i]
-            statistics.append(table)
-            evidence_of_groups.append(
-                gene_sets_with_evidence(
-                    name,
-                    expressed[i],
-                    explainer.members,
-                    table,
-                    explainer.set_names,
-                    explainer.gene_names,
-                )
-            )
-        evidence = pd.concat(evidence_of_groups, ignore_index=True)
-        has_evidence = np.isin(explainer.set_names, evidence["gene_set"])
-        set_names = explainer.set_names[has_evidence]
-        z = np.array([table["z"][has_evidence] for table in statistics])
-        contribution = np.array(
-            [table["contribution"][has_evidence] for table in statistics]
-        )
+        n_explained = self._n_explained[:, None]
+        genes = {
+            "genes": self._network_sum / n_explained + self._linear,
+            "expression": self._expression,
+            "effect_size": self._expression / self._deviation,
+            "shared": self._shared_with_reference(),
+        }
+        of_raised = self._raised_network_sum / n_explained + self._raised_linear
+        gene_names = explainer.gene_names
+        members = explainer.members
+        if explainer.measured is not None:
+            measured = explainer.measured.cpu().numpy()
+            genes = {name: values[:, measured] for name, values in genes.items()}
+            of_raised = of_raised[:, measured]
+            gene_names = gene_names[measured]
+            members = sp.csc_matrix(members[measured])
         columns = file_columns(names, "groupby")
-
-        def as_table(
-            values: NDArray[np.floating], rows: NDArray[np.object_]
-        ) -> pd.DataFrame:
-            return pd.DataFrame(values.T, rows, columns, dtype=np.float32)
-
+        tables: dict[str, Any] = {
+            name: _as_table(values, gene_names, columns)
+            for name, values in genes.items()
+        }
+        tables |= _gene_set_tables(
+            genes, of_raised, names, gene_names, explainer.set_names, members
+        )
         both_parts = self._linear_difference + self._network_difference
-        return {
-            "genes": as_table(added, explainer.gene_names),
-            "expression": as_table(self._expression, explainer.gene_names),
-            "effect_size": as_table(effect_size, explainer.gene_names),
-            "shared": as_table(shared, explainer.gene_names),
-            "evidence": evidence.set_index(evidence.index.astype(str)),
-            "z": as_table(z, set_names),
-            "contribution": as_table(contribution, set_names),
+        return tables | {
             "completeness_error": float(self._error / max(self._difference, _TINY)),
             "linear_share": float(self._linear_difference / max(both_parts, _TINY)),
         }
+
+
+def _as_table(
+    values: NDArray[np.floating], rows: NDArray[np.object_], columns: list[str]
+) -> pd.DataFrame:
+    """Make a table of rows × groups from values of groups × rows."""
+    return pd.DataFrame(values.T, rows, columns, dtype=np.float32)
+
+
+def _gene_set_tables(
+    genes: dict[str, NDArray[np.float64]],
+    of_raised: NDArray[np.float64],
+    names: list[str],
+    gene_names: NDArray[np.object_],
+    set_names: NDArray[np.object_],
+    members: sp.csc_matrix,
+) -> dict[str, pd.DataFrame]:
+    """Test the gene sets of each group, and make the tables of those with evidence.
+
+    Parameters
+    ----------
+    genes
+        What :func:`attribute` writes of each gene, by name, each ``(n_groups, n_genes)``.
+    of_raised
+        What the genes that count in sets add, ``(n_groups, n_genes)``.
+    names, gene_names, set_names
+        Names of groups, genes and gene sets.
+    members
+        Which gene is in which set, ``(n_genes, n_gene_sets)``.
+    """
+    has_genes = np.diff(members.indptr) > 0
+    members = members[:, has_genes]
+    set_names = set_names[has_genes]
+    shared = genes["shared"]
+    expressed = np.where(shared > 0, np.maximum(genes["genes"], 0), 0)
+    statistics = []
+    evidence_of_groups = []
+    for i, name in enumerate(names):
+        table = gene_set_statistics(
+            expressed[i] * shared[i], genes["effect_size"][i] * shared[i], members
+        )
+        table["contribution"] = members.T @ of_raised[i]
+        statistics.append(table)
+        evidence_of_groups.append(
+            gene_sets_with_evidence(
+                name, expressed[i], members, table, set_names, gene_names
+            )
+        )
+    evidence = pd.concat(evidence_of_groups, ignore_index=True)
+    has_evidence = np.isin(set_names, evidence["gene_set"])
+    columns = file_columns(names, "groupby")
+    tables = {"evidence": evidence.set_index(evidence.index.astype(str))}
+    for field in ("z", "contribution"):
+        values = np.array([table[field][has_evidence] for table in statistics])
+        tables[field] = _as_table(values, set_names[has_evidence], columns)
+    return tables

@@ -166,7 +166,7 @@ def _rank_genes(
     record: Mapping[str, Any], model: TOSICA, rng: np.random.Generator
 ) -> dict[str, NDArray[np.intp]]:
     """Rank of each gene in each group, ``(n_groups, n_genes)``, by each order."""
-    added = record["genes"].to_numpy(np.float64).T
+    added = _contributions_of_model(record, model)
     by_set = _rank_by_gene_set(record, model, rng)
     at_random = np.tile(np.arange(added.shape[1]), (len(added), 1))
     return {
@@ -176,6 +176,14 @@ def _rank_genes(
     }
 
 
+def _contributions_of_model(
+    record: Mapping[str, Any], model: TOSICA
+) -> NDArray[np.float64]:
+    """What each gene of the model adds, ``(n_groups, n_genes)``; zero for genes that the query lacks."""
+    genes = record["genes"].reindex(model.tokens.var_names, fill_value=0.0)
+    return genes.to_numpy(np.float64).T
+
+
 def _rank_by_gene_set(
     record: Mapping[str, Any], model: TOSICA, rng: np.random.Generator
 ) -> NDArray[np.intp]:
@@ -183,7 +191,7 @@ def _rank_by_gene_set(
 
     A gene of no set is a set by itself. A gene of several sets has the rank of the first.
     """
-    added = record["genes"].to_numpy(np.float64).T
+    added = _contributions_of_model(record, model)
     set_names, members = model.modalities[0].gene_sets()
     without_set = np.flatnonzero(np.diff(members.tocsr().indptr) == 0)
     genes_of_set = np.split(members.indices, members.indptr[1:-1])
@@ -262,15 +270,19 @@ def _change_genes(
         x = batch.x
         rows = slice(batch.start, batch.start + len(x))
         measured = batch.measured
+        # Genes that the query lacks stay as they are.
+        of_measured = baseline
+        if measured is not None:
+            of_measured = torch.where(measured, baseline, x)
         logits = module.annotate(x, attention=False, measured=measured).logits
         label = logits.argmax(1, keepdim=True)
         for name, order in curves:
             genes = torch.from_numpy(ranks[order][rows]).to(x.device)
             for i, n in enumerate(n_changed):
                 if name == "deletion":
-                    mixed = torch.where(genes < n, baseline, x)
+                    mixed = torch.where(genes < n, of_measured, x)
                 else:
-                    mixed = torch.where(genes < n, x, baseline)
+                    mixed = torch.where(genes < n, x, of_measured)
                 logits = module.annotate(
                     mixed, attention=False, measured=measured
                 ).logits
