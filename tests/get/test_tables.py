@@ -104,7 +104,7 @@ def test_rankings_are_those_that_scanpy_reads():
     scanpys = sc.get.rank_genes_groups_df(adata, None, key="ranks")
     assert list(scanpys["group"]) == list(table["group"])
     assert list(scanpys["names"]) == list(table["gene_set"])
-    assert_array_equal(scanpys.iloc[:, 2:].to_numpy(), table.iloc[:, 2:-1].to_numpy())
+    assert_array_equal(scanpys.iloc[:, 2:].to_numpy(), table.iloc[:, 2:-2].to_numpy())
     two = tosica.get.rank_gene_sets_df(adata, ["Dendritic", "CD34+"], key="ranks")
     assert list(dict.fromkeys(two["group"])) == ["Dendritic", "CD34+"]
     assert len(two) == 2 * N_GENE_SETS

@@ -104,7 +104,7 @@ def test_violins_and_umap_show_the_cells(adata):
     axes = pl.gene_set_violin(adata, "phase", n_gene_sets=1, show=False)
     assert [ax.get_title() for ax in axes] == [planted(i) for i in range(9)]
     # Not the contribution of the dot plot, in which genes below the baseline do not count.
-    label = "contribution of all genes\nof the set (logits)"
+    label = "contribution of the set's\nhigher genes (logits)"
     assert axes[0].figure.get_supxlabel() == label
     (ax,) = pl.gene_set_violin(adata, GROUPBY, gene_sets=planted(2), show=False)
     of_set = adata.obsm["X_tosica_attribution"][:, 2]
@@ -140,6 +140,13 @@ def test_shares_of_a_sample_add_up(adata):
 
 def test_bars_are_the_table(adata):
     group = adata.obs[GROUPBY].cat.categories[2]
+    adata = adata.copy()
+    # With a p-value, since the test is of no labels of the model.
+    clusters = adata.obs[GROUPBY].cat.rename_categories(
+        lambda name: name if name == group else f"other {name}"
+    )
+    adata.obs["cluster"] = clusters
+    tosica.tl.rank_gene_sets(adata, "cluster")
     for values in ("score", "logfoldchange"):
         table = (
             tosica.get.rank_gene_sets_df(adata, group)
@@ -151,7 +158,12 @@ def test_bars_are_the_table(adata):
         )
         assert texts(ax.get_yticklabels()) == list(table["gene_set"])
         assert_allclose([bar.get_width() for bar in ax.patches], table[values])
+        assert "pale" not in ax.get_xlabel()
     # What is above 5 % FDR is pale.
+    table = tosica.get.rank_gene_sets_df(adata, group)
+    (ax,) = pl.rank_gene_sets(adata, group, n_gene_sets=len(table), show=False)
+    assert ax.get_xlabel().endswith("pale: adjusted p-value above 0.05")
+    table = table.sort_values("effect_size", ascending=False, kind="stable")
     assert [bar.get_alpha() is not None for bar in ax.patches] == list(
         table["pval_adj"] > 0.05
     )
@@ -163,6 +175,27 @@ def test_bars_are_the_table(adata):
         table["expression"] < 0
     )
     assert ax.get_xlabel() == "contribution (logits)\npale: expressed below baseline"
+
+
+@pytest.mark.parametrize(
+    ("labels", "samples", "reason"),
+    [
+        (["a", "b"], None, "circular, since the groups are labels of the model"),
+        (None, "sample", "fewer than 3 samples on a side"),
+    ],
+)
+def test_bars_without_pvalue_say_why(adata, labels, samples, reason):
+    cells = adata.copy()
+    row = np.arange(cells.n_obs)
+    cells.obs["half"] = np.array(["a", "b"])[row % 2]
+    cells.obs["sample"] = np.array(list("stuv"))[row % 4]
+    if labels:
+        cells.uns["tosica"] = cells.uns["tosica"] | {"labels": np.array(labels)}
+    tosica.tl.rank_gene_sets(cells, "half", sample_key=samples)
+    ax, *_ = pl.rank_gene_sets(cells, n_gene_sets=3, show=False)
+    label = ax.get_xlabel()
+    assert label.endswith(f"pale: no adjusted p-value\n({reason})")
+    assert all(bar.get_alpha() is not None for bar in ax.patches)
 
 
 def test_absent_genes_are_pale_and_hatched_in_the_waterfall(adata):

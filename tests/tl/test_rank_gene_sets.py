@@ -13,11 +13,15 @@ import tosica
 @pytest.mark.parametrize("method", [None, "wilcoxon", "t-test", "t-test_overestim_var"])
 def test_statistics_are_scanpys_and_a_planted_gene_set_is_first(method):
     adata = annotated_pbmc()
-    tosica.tl.rank_gene_sets(adata, "bulk_labels", method=method)
+    # Clusters, which are no labels of the model.
+    adata.obs["cluster"] = adata.obs["bulk_labels"].cat.rename_categories(
+        "in {}".format
+    )
+    tosica.tl.rank_gene_sets(adata, "cluster", method=method)
     attention = tosica.get.contributions(adata)
-    sc.tl.rank_genes_groups(attention, "bulk_labels", method=method or "wilcoxon")
+    sc.tl.rank_genes_groups(attention, "cluster", method=method or "wilcoxon")
     result, expected = adata.uns["rank_gene_sets"], attention.uns["rank_genes_groups"]
-    groups = tuple(adata.obs["bulk_labels"].cat.categories)
+    groups = tuple(adata.obs["cluster"].cat.categories)
     assert result["names"].dtype.names == expected["names"].dtype.names == groups
     for i, group in enumerate(groups):
         assert result["names"][group][0] == planted(i)
@@ -251,10 +255,13 @@ def test_two_samples_a_side_are_no_evidence(caplog):
     )
     assert table["pval_adj"].isna().all()
     assert table["pval"].notna().all()
-    assert "fewer than 3 samples on a side of 'B', 'T'" in caplog.text
+    assert (table["caveat"] == "fewer than 3 samples on a side").all()
+    assert "pvals_adj of 'B', 'T' is NaN" in caplog.text
+    assert "fewer than 3 samples on a side" in caplog.text
     caplog.clear()
     table = _stim(_cells(0, n_samples=6), within="cell_type", sample_key="sample")
     assert table["pval_adj"].notna().all()
+    assert (table["caveat"] == "").all()
     assert "samples on a side" not in caplog.text
 
 
@@ -262,9 +269,12 @@ def test_groups_that_are_labels_of_the_model_make_the_test_circular(caplog):
     adata = _cells(0)
     adata.uns["tosica"] = {"labels": np.array(["B", "T"])}
     tosica.tl.rank_gene_sets(adata, "cell_type")
-    assert "the test is circular" in caplog.text
+    assert "circular, since the groups are labels of the model" in caplog.text
+    table = tosica.get.rank_gene_sets_df(adata)
+    assert table["pval_adj"].isna().all()
+    assert table["caveat"].str.startswith("circular").all()
     caplog.clear()
-    _stim(adata)
+    assert _stim(adata)["pval_adj"].notna().all()
     assert "circular" not in caplog.text
 
 

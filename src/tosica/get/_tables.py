@@ -532,9 +532,12 @@ def rank_gene_sets_df(
         Mean in the group less that in the reference, in logits over log 2: 1 means that the set makes
         the odds of the label twice as high.
     ``pval``, ``pval_adj``
-        P-value, and the same adjusted for the number of gene sets (Benjamini and Hochberg).
+        P-value, and the same adjusted for the number of gene sets (Benjamini and Hochberg), NaN where it
+        would be no evidence.
     ``effect_size``
         Difference of the means in standard deviations of cells within the two sides.
+    ``caveat``
+        Why it would be none, or empty.
 
     Raises
     ------
@@ -560,7 +563,7 @@ def rank_gene_sets_df(
     >>> tosica.tl.rank_gene_sets(adata, "bulk_labels")
     >>> table = tosica.get.rank_gene_sets_df(adata, group="CD19+ B")
     >>> list(table.columns)
-    ['group', 'gene_set', 'score', 'logfoldchange', 'pval', 'pval_adj', 'effect_size']
+    ['group', 'gene_set', 'score', 'logfoldchange', 'pval', 'pval_adj', 'effect_size', 'caveat']
     >>> len(table)
     2
     """
@@ -582,6 +585,10 @@ def rank_gene_sets_df(
         records = ranking[record_name]
         columns = [np.asarray(records[name]) for name in groups]
         table[column] = np.concatenate(columns) if columns else []
+    all_groups = [str(name) for name in ranking["names"].dtype.names]
+    caveats = ranking.get("params", {}).get("caveats", [""] * len(all_groups))
+    caveat_of = dict(zip(all_groups, map(str, caveats), strict=True))
+    table["caveat"] = np.repeat([caveat_of[name] for name in groups], n_rows)
     return pd.DataFrame(table)
 
 

@@ -129,8 +129,8 @@ def rank_gene_sets(
 ) -> Figure | list[Axes] | Axes | None:
     """Bars of the gene sets that :func:`tosica.tl.rank_gene_sets` ranks first, group by group.
 
-    Bars are pale where the adjusted p-value is above 5 %; the label of the axis says so if there
-    are any.
+    Bars are pale where the adjusted p-value is above 5 %, or where there is none. The label of the axis
+    says which, and why there is none.
 
     Parameters
     ----------
@@ -190,10 +190,23 @@ def rank_gene_sets(
         table,
         group_colors(adata, params.get("within") or params.get("groupby")),
         value_label=_LABELS[values],
-        pale_label=f"adjusted p-value above {LIMITS.pvalue:g}",
+        pale_label=_name_insignificance(table),
         n_columns=n_columns,
         max_name_length=max_name_length,
     )
+
+
+def _name_insignificance(table: pd.DataFrame) -> str:
+    """Say why bars are pale: their p-values, or why they have none."""
+    reasons = []
+    if (table["pval_adj"] > LIMITS.pvalue).any():
+        reasons.append(f"adjusted p-value above {LIMITS.pvalue:g}")
+    without = table.loc[table["pval_adj"].isna(), "caveat"]
+    reasons.extend(
+        f"no adjusted p-value\n({caveat})" if caveat else "no adjusted p-value"
+        for caveat in without.unique()
+    )
+    return ",\nor ".join(reasons)
 
 
 def _draw_panels(

@@ -565,8 +565,8 @@ class _Explainer:
                 refined = self._integrate(
                     batch._replace(x=batch.x[rows]), target[rows], 2 * n_steps
                 )
-                for values, refined_values in zip(contributions, refined, strict=True):
-                    values[rows] = refined_values
+                for field in Contributions._fields:
+                    getattr(contributions, field)[rows] = getattr(refined, field)
         return contributions
 
 

@@ -67,6 +67,9 @@ _DTYPES = {
 _MIN_REPLICATES = 4
 # Fewest samples on a side whose adjusted p-values are evidence.
 _MIN_SAMPLES = 3
+# Why p-values of a test are no evidence.
+FEW_SAMPLES = f"fewer than {_MIN_SAMPLES} samples on a side"
+CIRCULAR = "circular, since the groups are labels of the model"
 # Parameters of both functions.
 _OF_BOTH = {
     "sample_key": String(optional=True),
@@ -155,8 +158,9 @@ def rank_gene_sets(
     ``adata.uns[key_added]["names"]``, ``["scores"]``, ``["pvals"]``, ``["pvals_adj"]``
         Record arrays with one field a group, sorted by score: gene set names, the test's
         statistics (float32), p-values, and p-values adjusted for the number of gene sets by
-        Benjamini and Hochberg (float64). With fewer than three samples on a side, ``pvals_adj`` is
-        NaN, because so few do not tell a condition from a sample, and the log says so. With
+        Benjamini and Hochberg (float64). ``pvals_adj`` is NaN where p-values are no evidence: with fewer
+        than three samples on a side, which do not tell a condition from a sample, and where the groups are
+        labels of the model, whose scores the gene sets explain, so that the test is circular. With
         ``within``, one field a category of it, or, if several groups are compared, one field
         ``"<group> in <category>"`` each.
     ``adata.uns[key_added]["logfoldchanges"]``
@@ -167,7 +171,8 @@ def rank_gene_sets(
         Difference of the means in standard deviations of cells within the two sides (Cohen's d),
         float32. Unlike a score, it does not grow with the number of cells.
     ``adata.uns[key_added]["params"]``
-        Arguments of the call; ``key`` is what was tested.
+        Arguments of the call; ``key`` is what was tested. ``"caveats"`` says for each field why its
+        ``pvals_adj`` is NaN, as the log does; it is empty where it is not.
 
     Raises
     ------
@@ -187,8 +192,7 @@ def rank_gene_sets(
     Notes
     -----
     Cells of one sample are not independent, so without ``sample_key`` p-values are too small: use
-    them to rank only. The same holds where the groups are labels of the model: their scores are
-    what the gene sets explain, so that the test is circular, and the log says so.
+    them to rank only.
 
     There are 13 parameters because those of :func:`scanpy.tl.rank_genes_groups` keep their names.
 
@@ -235,6 +239,10 @@ def rank_gene_sets(
     else:
         categories = read_groups(adata, within, name="within")
         tables = _test_within(comparison, tested, within, categories)
+    caveats = _find_caveats(adata, comparison, tables, key)
+    for name, caveat in caveats.items():
+        if caveat:
+            tables[name]["pvals_adj"] = np.nan
     result = adata.copy() if copy else adata
     result.uns[key_added] = {
         "params": {
@@ -247,6 +255,7 @@ def rank_gene_sets(
             "key": key,
             "within": within,
             "sample_key": sample_key,
+            "caveats": np.array(list(caveats.values()), dtype=object),
         },
         **_records(tables, gene_sets, n_gene_sets, rankby_abs),
     }
@@ -257,7 +266,13 @@ def rank_gene_sets(
         within or groupby,
         key_added,
     )
-    _log_tests_without_evidence(adata, comparison, tables, key)
+    for caveat in dict.fromkeys(filter(None, caveats.values())):
+        of_groups = [name for name in caveats if caveats[name] == caveat]
+        logger.warning(
+            "rank_gene_sets: pvals_adj of %s is NaN, and p-values rank only: %s",
+            list_names(of_groups),
+            caveat,
+        )
     return result if copy else None
 
 
@@ -281,25 +296,17 @@ def _check_method(method: Method | None, sample_key: str | None) -> Method:
     return method
 
 
-def _log_tests_without_evidence(
+def _find_caveats(
     adata: AnnData, comparison: Comparison, tables: dict[str, pd.DataFrame], key: str
-) -> None:
-    """Log which p-values are no evidence, and why."""
-    few = [name for name, table in tables.items() if table["pvals_adj"].isna().all()]
-    if few:
-        logger.warning(
-            "rank_gene_sets: fewer than %d samples on a side of %s: pvals_adj is NaN, since so few do not tell "
-            "a condition from a sample",
-            _MIN_SAMPLES,
-            list_names(few),
-        )
+) -> dict[str, str]:
+    """Say for each test why its p-values are no evidence; nothing if they are."""
     labels = read_labels(adata, key.removesuffix("_attribution"))
     if labels and set(comparison.groups.categories) - {UNKNOWN} <= set(labels):
-        logger.warning(
-            "rank_gene_sets: the groups of %r are labels of the model, whose scores the gene sets explain: the test is "
-            "circular, and its p-values rank only",
-            comparison.groupby,
-        )
+        return dict.fromkeys(tables, CIRCULAR)
+    return {
+        name: FEW_SAMPLES if table["pvals_adj"].isna().all() else ""
+        for name, table in tables.items()
+    }
 
 
 def _records(
