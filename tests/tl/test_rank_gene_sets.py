@@ -269,7 +269,7 @@ def test_groups_that_are_labels_of_the_model_make_the_test_circular(caplog):
     adata = _cells(0)
     adata.uns["tosica"] = {"labels": np.array(["B", "T"])}
     tosica.tl.rank_gene_sets(adata, "cell_type")
-    assert "circular, since the groups are labels of the model" in caplog.text
+    assert "circular: the groups are labels of the model" in caplog.text
     table = tosica.get.rank_gene_sets_df(adata)
     assert table["pval_adj"].isna().all()
     assert table["caveat"].str.startswith("circular").all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from mudata import MuData
     from numpy.typing import NDArray
 
+# Characters in a line of an axis label, which fit a column of a page.
+_LABEL_LENGTH = 36
 # Opacity of bars that are to be read with care.
 _PALE = 0.35
 _LABELS = {
@@ -201,11 +204,11 @@ def _name_insignificance(table: pd.DataFrame) -> str:
     reasons = []
     if (table["pval_adj"] > LIMITS.pvalue).any():
         reasons.append(f"adjusted p-value above {LIMITS.pvalue:g}")
-    without = table.loc[table["pval_adj"].isna(), "caveat"]
-    reasons.extend(
-        f"no adjusted p-value\n({caveat})" if caveat else "no adjusted p-value"
-        for caveat in without.unique()
-    )
+    for caveat in table.loc[table["pval_adj"].isna(), "caveat"].unique():
+        # The table has the caveat in full.
+        reason, _, _ = caveat.partition(":")
+        text = f"no adjusted p-value ({reason})" if reason else "no adjusted p-value"
+        reasons.append(textwrap.fill(text, _LABEL_LENGTH))
     return ",\nor ".join(reasons)
 
 

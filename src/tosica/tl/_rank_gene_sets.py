@@ -69,7 +69,7 @@ _MIN_REPLICATES = 4
 _MIN_SAMPLES = 3
 # Why p-values of a test are no evidence.
 FEW_SAMPLES = f"fewer than {_MIN_SAMPLES} samples on a side"
-CIRCULAR = "circular, since the groups are labels of the model"
+CIRCULAR = "circular: the groups are labels of the model"
 # Parameters of both functions.
 _OF_BOTH = {
     "sample_key": String(optional=True),
