@@ -151,6 +151,7 @@ def test_genes_and_gene_sets_are_those_of_attribute(query, toy_model, read_page)
         "The contributions are those that tosica.tl.attribute wrote to the data."
         in stored.text
     )
+    assert "plus the shift that all labels of these cells share" in stored.text
     assert "Next label: " in stored.text
     gene_sets = tosica.get.gene_sets_df(query)
     genes_of = {row[0]: row[1:] for row in stored.table("What tells each label")}

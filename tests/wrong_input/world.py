@@ -107,6 +107,11 @@ OF_FUNCTION = {
     "tl.majority_vote": {"over_clustering": "donor"},
     "pl.composition": {"sample_key": "donor"},
     "pl.waterfall": {"cell": lambda w: w.query.obs_names[0]},
+    "io.write_cas": {
+        "path": lambda w: w.folder / "annotation.json",
+        "title": "Toy",
+        "author": "Ada Doe",
+    },
     "io.read_seurat": {"path": lambda w: w.folder / "seurat.h5ad"},
     "pp.join_references": {
         "references": lambda w: {"one": w.reference, "two": w.reference.copy()}
