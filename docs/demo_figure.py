@@ -25,31 +25,27 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _LABEL = "CD19+ B"
-_N_GENE_SETS, _N_GENES = 3, 8
+_N_GENE_SETS = 1
+_N_GENES = 8
+_N_LABELS = 3
 _DPI = 220
 _TEXT = 10
 
 
 def main(target: Path) -> None:
-    """The cells and the model of `tosica demo`, in three panels that lead to the genes."""
+    """The cells and the model of `tosica demo`, in four panels: label, genes, gene set, doubt."""
     query = _explained_query()
-    color = dict(
-        zip(
-            query.obs["tosica_prediction"].cat.categories,
-            query.uns["tosica_prediction_colors"],
-            strict=True,
-        )
-    )[_LABEL]
+    labels = query.obs["tosica_prediction"].cat.categories
+    colors = dict(zip(labels, query.uns["tosica_prediction_colors"], strict=True))
+    color = colors[_LABEL]
     plt.rcParams |= {"font.size": _TEXT, "axes.titlesize": 11.5}
     figure = plt.figure(figsize=(7.4, 4.4), facecolor="white")
     _draw_cells(figure.add_axes((0.02, 0.42, 0.3, 0.45)), query)
     genes = tosica.get.genes_df(query, _LABEL, n_genes=_N_GENES)
     _draw_genes(figure.add_axes((0.45, 0.12, 0.16, 0.75)), genes, color)
     gene_sets = tosica.get.gene_sets_df(query, _LABEL)[:_N_GENE_SETS]
-    height = 0.75 * len(gene_sets) / _N_GENE_SETS
-    _draw_gene_sets(
-        figure.add_axes((0.675, 0.87 - height, 0.3, height)), gene_sets, color
-    )
+    _draw_gene_sets(figure.add_axes((0.675, 0.62, 0.3, 0.25)), gene_sets, color)
+    _draw_doubt(figure.add_axes((0.675, 0.12, 0.3, 0.25)), query, colors)
     figure.savefig(target, dpi=_DPI)
     Image.open(target).convert("RGB").quantize(128).save(target, optimize=True)
 
@@ -72,7 +68,7 @@ def _explained_query() -> AnnData:
     tosica.TOSICA.setup_anndata(ref, labels_key="bulk_labels")
     model = tosica.TOSICA(ref)
     model.train(enable_progress_bar=False)
-    model.annotate(query)
+    model.annotate(query, probabilities=True)
     sc.pp.neighbors(query, n_neighbors=30, use_rep="X_tosica")
     sc.tl.umap(query, min_dist=0.7)
     tosica.tl.attribute(query, model)
@@ -138,8 +134,23 @@ def _draw_gene_sets(ax: Axes, table: pd.DataFrame, color: str) -> None:
     _plain(ax)
 
 
-def _plain(ax: Axes) -> None:
-    ax.set_xlabel("added to the score", fontsize=8.5)
+def _draw_doubt(ax: Axes, query: AnnData, colors: dict[str, str]) -> None:
+    """Bars of the most probable labels of the cell whose label is least sure."""
+    table = query.obsm["tosica_probabilities"]
+    least_sure = table.iloc[int(table.max(axis=1).argmin())].nlargest(_N_LABELS)
+    # Columns of a file cannot have a slash.
+    names = [str(column).replace("|", "/") for column in least_sure.index]
+    for i, (name, probability) in enumerate(zip(names, least_sure, strict=True)):
+        ax.barh(i, probability, height=0.3, color=colors[name])
+        ax.text(0, i - 0.17, name, va="bottom", fontsize=9)
+    ax.set_xlim(0, 1)
+    ax.set_ylim(_N_LABELS - 0.6, -0.7)
+    ax.set_title("4  A cell in doubt", loc="left", fontweight="bold")
+    _plain(ax, "probability of the label")
+
+
+def _plain(ax: Axes, xlabel: str = "added to the score") -> None:
+    ax.set_xlabel(xlabel, fontsize=8.5)
     ax.tick_params(axis="x", labelsize=8)
     ax.tick_params(axis="y", length=0)
     ax.spines[["top", "right", "left"]].set_visible(False)
