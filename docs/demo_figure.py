@@ -42,10 +42,10 @@ def main(target: Path) -> None:
     figure = plt.figure(figsize=(7.4, 4.4), facecolor="white")
     _draw_cells(figure.add_axes((0.02, 0.42, 0.3, 0.45)), query)
     genes = tosica.get.genes_df(query, _LABEL, n_genes=_N_GENES)
-    _draw_genes(figure.add_axes((0.45, 0.12, 0.16, 0.75)), genes, color)
+    _draw_genes(figure.add_axes((0.45, 0.15, 0.16, 0.72)), genes, color)
     gene_sets = tosica.get.gene_sets_df(query, _LABEL)[:_N_GENE_SETS]
     _draw_gene_sets(figure.add_axes((0.675, 0.62, 0.3, 0.25)), gene_sets, color)
-    _draw_doubt(figure.add_axes((0.675, 0.12, 0.3, 0.25)), query, colors)
+    _draw_doubt(figure.add_axes((0.675, 0.15, 0.3, 0.25)), query, colors)
     figure.savefig(target, dpi=_DPI)
     Image.open(target).convert("RGB").quantize(128).save(target, optimize=True)
 
@@ -100,8 +100,18 @@ def _draw_cells(ax: Axes, query: AnnData) -> None:
 def _draw_genes(ax: Axes, table: pd.DataFrame, color: str) -> None:
     """Bars of what genes add to the score."""
     positions = np.arange(len(table))
-    ax.barh(positions, table["contribution"], height=0.6, color=color)
-    ax.set_yticks(positions, table["gene"], fontsize=_TEXT, fontstyle="italic")
+    # A gene that these cells express less tells the label by its absence.
+    is_less = (table["expression"] < 0).to_numpy()
+    for bars, alpha in ((~is_less, 1.0), (is_less, 0.35)):
+        ax.barh(
+            positions[bars],
+            table["contribution"].to_numpy()[bars],
+            height=0.6,
+            color=color,
+            alpha=alpha,
+        )
+    genes = np.where(is_less, "−" + table["gene"].astype(str), table["gene"])
+    ax.set_yticks(positions, genes, fontsize=_TEXT, fontstyle="italic")
     ax.set_ylim(len(table) - 0.4, -0.6)
     ax.set_title(
         f"2  Genes that add\n    most to “{_LABEL}”",
@@ -109,7 +119,7 @@ def _draw_genes(ax: Axes, table: pd.DataFrame, color: str) -> None:
         fontweight="bold",
         x=-0.5,
     )
-    _plain(ax)
+    _plain(ax, "added to the score\n(−: expressed less)")
 
 
 def _draw_gene_sets(ax: Axes, table: pd.DataFrame, color: str) -> None:
