@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mudata import MuData
 
 # What violins and dots show.
-SET_CONTRIBUTION = "contribution of the set's\nhigher genes (logits)"
+SET_CONTRIBUTION = "added by genes that\nthe label expresses\nmore (logits)"
 
 
 def choose_gene_sets(
