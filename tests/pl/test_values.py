@@ -104,7 +104,7 @@ def test_violins_and_umap_show_the_cells(adata):
     axes = pl.gene_set_violin(adata, "phase", n_gene_sets=1, show=False)
     assert [ax.get_title() for ax in axes] == [planted(i) for i in range(9)]
     # Not the contribution of the dot plot, in which genes below the baseline do not count.
-    label = "added by genes that\nthe label expresses\nmore (logits)"
+    label = "added by genes that\ncells express more\n(logits)"
     assert axes[0].figure.get_supxlabel() == label
     (ax,) = pl.gene_set_violin(adata, GROUPBY, gene_sets=planted(2), show=False)
     of_set = adata.obsm["X_tosica_attribution"][:, 2]

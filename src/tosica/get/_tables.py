@@ -51,8 +51,8 @@ def contributions(adata: AnnData | MuData, *, key: str = ATTRIBUTION) -> AnnData
     A new AnnData that shares no memory with ``adata``:
 
     ``.X``
-        What the genes of each set that the cell's label expresses more than the labels of the reference do on
-        average add to its score, ``(n_obs, n_gene_sets)`` float32, in logits.
+        What the genes of each set that the cell expresses more than the baseline add to the score of its
+        label, ``(n_obs, n_gene_sets)`` float32, in logits.
     ``.var_names``
         Gene set names.
     ``.obs``, ``.obsm``
@@ -197,8 +197,8 @@ def gene_sets_df(
     ``gene_set``, ``n_genes``
         Name of the gene set, and how many genes of the model it has.
     ``contribution``
-        What those of its genes add together that the label expresses more than the labels of the reference
-        do on average, in logits.
+        What its genes add together in cells that express them more than the baseline, in logits: the mean
+        over the cells.
     ``z``
         The test without the set's strongest gene, in standard deviations of permuted genes. Sets are
         sorted by it.

@@ -58,8 +58,8 @@ def gene_set_violin(
 
     A violin is the distribution over the cells of a group and has its colour; the dot is the
     median, and the thick line spans the quartiles. Groups of fewer than five cells are drawn as
-    dots only. The dashed line is at 0: no contribution. The genes of the set count that the label
-    expresses more than the labels of the reference do on average, so that none adds by its absence.
+    dots only. The dashed line is at 0: no contribution. The genes of the set count that a cell
+    expresses more than the baseline, so that none adds by its absence.
     :func:`tosica.pl.gene_set_dotplot` has the means of the groups that were explained.
 
     Parameters

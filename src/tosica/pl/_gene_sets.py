@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mudata import MuData
 
 # What violins and dots show.
-SET_CONTRIBUTION = "added by genes that\nthe label expresses\nmore (logits)"
+SET_CONTRIBUTION = "added by genes that\ncells express more\n(logits)"
 
 
 def choose_gene_sets(

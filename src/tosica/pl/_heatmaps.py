@@ -160,8 +160,8 @@ def gene_set_dotplot(
     """Dot plot of gene sets (rows) in the groups of cells (columns).
 
     The colour is that of :func:`tosica.pl.gene_set_heatmap`. The area of a dot is the mean of the violin
-    in :func:`tosica.pl.gene_set_violin`: what the genes of the set that the label expresses more than the
-    labels of the reference do on average add to its score together, in logits. Nothing is drawn below 0. A
+    in :func:`tosica.pl.gene_set_violin`: what the genes of the set that cells express more than the
+    baseline add to the label's score together, in logits. Nothing is drawn below 0. A
     black ring marks evidence, at a family-wise error rate of 5 %.
 
     Parameters

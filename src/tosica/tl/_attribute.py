@@ -171,9 +171,8 @@ def attribute(
         difference of the scores, over the mean absolute difference of the scores.
     ``adata.obsm["X_tosica_attribution"]``
         With ``cells=True``: what the genes of each gene set add in each cell, together,
-        ``(n_obs, n_gene_sets)`` float32. A gene counts in each of its sets, if the label expresses it more
-        than the labels of the reference do on average: no set is named for genes that are absent. Models that
-        do not know the labels' means compare the label's cells in ``adata`` with the baseline.
+        ``(n_obs, n_gene_sets)`` float32. A gene counts in each of its sets, in cells that express it more
+        than the baseline: no set adds by the absence of its genes.
     ``adata.layers["tosica_attribution"]``
         With ``genes=True``: what each gene adds in each cell, ``(n_obs, n_vars)`` float32.
 
@@ -232,8 +231,8 @@ def attribute(
     for positions, contributions in explainer.iter_contributions(rows, groups.targets):
         means.add_cells(positions, contributions)
         if by_gene_set is not None:
-            of_raised = contributions.genes * means.is_raised[contributions.targets]
-            by_gene_set[positions] = of_raised @ explainer.members
+            raised = contributions.genes * contributions.is_raised
+            by_gene_set[positions] = raised @ explainer.members
         if by_gene is not None:
             by_gene[positions] = contributions.genes
     record = {
@@ -296,15 +295,15 @@ class Contributions(NamedTuple):
 
     ``genes`` is ``(n_cells, n_genes)``, ``network`` the network's part of it. ``difference`` is the
     score of the cell less that of the baseline, ``(n_cells,)``, and ``network_difference`` the
-    network's part. ``genes`` sums to ``difference`` but for the error of the integral. ``targets`` are
-    the codes of the labels that are explained, ``(n_cells,)``.
+    network's part. ``genes`` sums to ``difference`` but for the error of the integral. ``is_raised``
+    marks genes that the cell expresses more than the baseline, ``(n_cells, n_genes)``.
     """
 
     genes: NDArray[np.float32]
     network: NDArray[np.float32]
     difference: NDArray[np.float32]
     network_difference: NDArray[np.float32]
-    targets: NDArray[np.int64]
+    is_raised: NDArray[np.bool_]
 
     @property
     def error(self) -> NDArray[np.float64]:
@@ -629,7 +628,7 @@ def gene_contributions(
         network.cpu().numpy(),
         difference.cpu().numpy(),
         network_difference.cpu().numpy(),
-        target.cpu().numpy(),
+        (x > x0).cpu().numpy(),
     )
 
 
@@ -666,21 +665,12 @@ def _centered(logits: Tensor) -> Tensor:
 
 
 class _GroupMeans:
-    """Mean contributions and expression of each group, and the error of the integral.
-
-    Attributes
-    ----------
-    is_raised
-        Which genes count in the sets of each possible target: those that its labels express more than the
-        mean of the labels in the reference or, if the model does not know these, that its cells express
-        more than the baseline, ``(n_targets, n_genes)``. :meth:`add_linear_part` finds the latter.
-    """
+    """Mean contributions and expression of each group, and the error of the integral."""
 
     def __init__(self, explainer: _Explainer, groups: _Groups) -> None:
         self._explainer = explainer
         self._groups = groups
         shape = (len(groups.names), len(explainer.gene_names))
-        self.is_raised = np.ones((len(groups.label_shares), shape[1]), dtype=bool)
         self._network_sum = np.zeros(shape)
         self._raised_network_sum = np.zeros(shape)
         self._n_explained = np.zeros(len(groups.names))
@@ -699,8 +689,8 @@ class _GroupMeans:
         in_group = codes >= 0
         network = contributions.network[in_group]
         np.add.at(self._network_sum, codes[in_group], network)
-        is_raised = self.is_raised[contributions.targets[in_group]]
-        np.add.at(self._raised_network_sum, codes[in_group], network * is_raised)
+        raised = network * contributions.is_raised[in_group]
+        np.add.at(self._raised_network_sum, codes[in_group], raised)
         np.add.at(self._n_explained, codes[in_group], 1)
         difference = contributions.difference
         network_difference = contributions.network_difference
@@ -722,56 +712,32 @@ class _GroupMeans:
         pairs, pair_of_cell = np.unique(
             np.stack([groups.codes, groups.targets]), axis=1, return_inverse=True
         )
-        sums, squares = self._sum_expression(
-            torch.from_numpy(np.ravel(pair_of_cell)), pairs.shape[1]
-        )
         baseline = explainer.module.clip(explainer.baseline)
         if linear is not None:
             baseline = linear.expression(baseline)
             weights = _centered(linear.weights_of_measured(explainer.measured).T)
+        baseline = baseline.cpu().double()
+        sums, raised_sums, squares = self._sum_expression(
+            torch.from_numpy(np.ravel(pair_of_cell)), pairs.shape[1], baseline
+        )
         n_cells = torch.from_numpy(np.bincount(np.ravel(pair_of_cell)))
-        above_baseline = sums - n_cells[:, None] * baseline.cpu().double()
-        self._find_raised(pairs[1], above_baseline.numpy())
+        above_baseline = sums - n_cells[:, None] * baseline
         for i, (group, target) in enumerate(pairs.T):
             if group < 0:
                 continue
             mean = above_baseline[i] / int(groups.n_cells[group])
             self._expression[group] += mean.numpy()
             if linear is not None:
-                weight = weights @ explainer.label_shares[target]
-                added = (mean * weight.double().cpu()).numpy()
-                self._linear[group] += added
-                self._raised_linear[group] += added * self.is_raised[target]
+                weight = (weights @ explainer.label_shares[target]).double().cpu()
+                raised_mean = raised_sums[i] / int(groups.n_cells[group])
+                self._linear[group] += (mean * weight).numpy()
+                self._raised_linear[group] += (raised_mean * weight).numpy()
         if explainer.contrast is not None:
             self._deviation = explainer.contrast.deviation
             return
         # Cells vary around the mean of their group and target.
         variance = (squares - (sums**2 / n_cells[:, None]).sum(0)) / n_cells.sum()
         self._deviation = positive_deviation(variance.numpy())
-
-    def _find_raised(
-        self, targets: NDArray[np.int64], above_baseline: NDArray[np.float64]
-    ) -> None:
-        """Find the genes that count in the sets of each target.
-
-        Parameters
-        ----------
-        targets
-            Code of the target of some cells, -1 for none, ``(n,)``.
-        above_baseline
-            Sums of their expression less the baseline, ``(n, n_genes)``.
-        """
-        contrast = self._explainer.contrast
-        if contrast is not None:
-            for target, share in enumerate(self._groups.label_shares):
-                labels = np.flatnonzero(share)
-                excess = share[labels] @ contrast.excess[labels]
-                # Unknown in labels without cells in the reference.
-                self.is_raised[target] = (excess > 0) | np.isnan(excess)
-            return
-        for target in np.unique(targets[targets >= 0]):
-            total = above_baseline[targets == target].sum(0)
-            self.is_raised[target] = total > 0
 
     def _shared_with_reference(self) -> NDArray[np.float64]:
         """Weigh the excess of genes in the test of sets: shares from 0 to 2, ``(n_groups, n_genes)``.
@@ -795,18 +761,21 @@ class _GroupMeans:
             )
         return shared
 
-    def _sum_expression(self, codes: Tensor, n_codes: int) -> tuple[Tensor, Tensor]:
+    def _sum_expression(
+        self, codes: Tensor, n_codes: int, baseline: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Sum the clipped expression of all cells.
 
         Returns
         -------
-        Sums over the cells of each code, ``(n_codes, n_genes)``, and sums of squares over all cells,
-        ``(n_genes,)``.
+        Sums over the cells of each code, and of what exceeds the baseline in each cell,
+        ``(n_codes, n_genes)``; and sums of squares over all cells, ``(n_genes,)``.
         """
         explainer = self._explainer
         linear = explainer.module.linear
         n_genes = len(explainer.gene_names)
         sums = torch.zeros(n_codes, n_genes, dtype=torch.float64)
+        raised_sums = torch.zeros_like(sums)
         squares = torch.zeros(n_genes, dtype=torch.float64)
         with only_warnings(query_logger):
             for batch in explainer.minibatches():
@@ -816,9 +785,11 @@ class _GroupMeans:
                 x = x.cpu().double()
                 codes_of_batch = codes[batch.start : batch.start + len(x)]
                 # Many times faster than index_add_.
-                sums += one_hot(codes_of_batch, n_codes).T.to(x) @ x
+                indicator = one_hot(codes_of_batch, n_codes).T.to(x)
+                sums += indicator @ x
+                raised_sums += indicator @ (x - baseline).clamp(min=0)
                 squares += x.square().sum(0)
-        return sums, squares
+        return sums, raised_sums, squares
 
     def tables(self) -> dict[str, Any]:
         """Make the tables of genes and of gene sets with evidence, and sum up the error."""
@@ -831,13 +802,13 @@ class _GroupMeans:
             "effect_size": self._expression / self._deviation,
             "shared": self._shared_with_reference(),
         }
-        of_raised = self._raised_network_sum / n_explained + self._raised_linear
+        raised = self._raised_network_sum / n_explained + self._raised_linear
         gene_names = explainer.gene_names
         members = explainer.members
         if explainer.measured is not None:
             measured = explainer.measured.cpu().numpy()
             genes = {name: values[:, measured] for name, values in genes.items()}
-            of_raised = of_raised[:, measured]
+            raised = raised[:, measured]
             gene_names = gene_names[measured]
             members = sp.csc_matrix(members[measured])
         columns = file_columns(names, "groupby")
@@ -846,7 +817,7 @@ class _GroupMeans:
             for name, values in genes.items()
         }
         tables |= _gene_set_tables(
-            genes, of_raised, names, gene_names, explainer.set_names, members
+            genes, raised, names, gene_names, explainer.set_names, members
         )
         both_parts = self._linear_difference + self._network_difference
         return tables | {
@@ -864,7 +835,7 @@ def _as_table(
 
 def _gene_set_tables(
     genes: dict[str, NDArray[np.float64]],
-    of_raised: NDArray[np.float64],
+    raised: NDArray[np.float64],
     names: list[str],
     gene_names: NDArray[np.object_],
     set_names: NDArray[np.object_],
@@ -876,8 +847,8 @@ def _gene_set_tables(
     ----------
     genes
         What :func:`attribute` writes of each gene, by name, each ``(n_groups, n_genes)``.
-    of_raised
-        What the genes that count in sets add, ``(n_groups, n_genes)``.
+    raised
+        What genes add in cells that express them more than the baseline, ``(n_groups, n_genes)``.
     names, gene_names, set_names
         Names of groups, genes and gene sets.
     members
@@ -894,7 +865,7 @@ def _gene_set_tables(
         table = gene_set_statistics(
             expressed[i] * shared[i], genes["effect_size"][i] * shared[i], members
         )
-        table["contribution"] = members.T @ of_raised[i]
+        table["contribution"] = members.T @ raised[i]
         statistics.append(table)
         evidence_of_groups.append(
             gene_sets_with_evidence(
