@@ -377,9 +377,9 @@ def test_renamed_keys(model, query):
 def test_a_model_that_does_not_know_its_reference(network_alone, monkeypatch):
     """As one that the original's code trained."""
     model, query = network_alone
-    monkeypatch.setattr(
-        model.module, "baseline", torch.zeros_like(model.module.baseline)
-    )
+    # setattr would delete the buffer afterwards, of a model that other tests share.
+    buffers = model.module._buffers
+    monkeypatch.setitem(buffers, "baseline", torch.zeros_like(buffers["baseline"]))
     model.annotate(query)
     with pytest.raises(ValueError, match="pass baseline='mean'"):
         tosica.tl.attribute(query, model)
