@@ -7,6 +7,8 @@ from pl.explained_pbmc import explained_pbmc
 
 @pytest.fixture(autouse=True)
 def _close_figures():
+    # Examples in docstrings leave some, and may come before on the same worker.
+    plt.close("all")
     yield
     plt.close("all")
 
