@@ -130,10 +130,10 @@ def collect(
         columns["nnz"].append(table["nnz"].to_numpy()[passes].astype(np.int32))
         for name, coder in coders.items():
             columns[name].append(coder.encode(table[name])[passes])
-    joined = {
-        name: np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int64)
-        for name, pieces in columns.items()
-    }
+    joined: dict[str, NDArray] = {}
+    while columns:
+        name, pieces = columns.popitem()
+        joined[name] = np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int64)
     datasets = joined["dataset_id"]
     donors = datasets.astype(np.int64) * (len(coders["donor_id"].names) + 1)
     return Candidates(
@@ -160,20 +160,26 @@ def sample(cells: Candidates, n_per_type: int, seed: int = 0) -> NDArray[np.inte
     Positions of the sampled cells, by their numbers in the census.
     """
     rng = np.random.default_rng(seed)
-    tiles = cells.joinids // ROWS_PER_TILE
-    order_of_tile = rng.permutation(int(tiles.max(initial=0)) + 1)
-    sampled = np.arange(len(cells))
+    # Of 32 bits where that is enough, because there are millions of cells.
+    tiles = (cells.joinids // ROWS_PER_TILE).astype(np.int32)
+    order_of_tile = rng.permutation(int(tiles.max(initial=0)) + 1).astype(np.int32)
+    sampled = np.arange(len(cells), dtype=np.int32)
     position: NDArray[np.integer] = order_of_tile[tiles]
+    del tiles
     # Of each donor as many as could be needed, then of each data set, then of each type.
     for strata in (cells.donors, cells.datasets, np.zeros_like(cells.types)):
-        _, stratum = np.unique(strata[sampled], return_inverse=True)
-        n_strata = int(stratum.max(initial=0)) + 1
-        group = cells.types[sampled].astype(np.int64) * n_strata + stratum
-        # Those with the same position follow one another by chance.
-        order = rng.permutation(len(sampled))
+        n_strata = int(strata.max(initial=0)) + 1
         n_positions = int(position.max(initial=0)) + 1
-        key = (group * n_positions + position)[order]
+        group = cells.types[sampled].astype(np.int64)
+        group *= n_strata
+        group += strata[sampled]
+        # Those with the same position follow one another by chance.
+        order = rng.permutation(np.arange(len(sampled), dtype=np.int32))
+        key = group[order]
+        key *= n_positions
+        key += position[order]
         order = order[np.argsort(key, kind="stable")]
+        del key
         position = _position_in_group(group[order])
         is_needed = position < n_per_type
         sampled = sampled[order][is_needed]
