@@ -18,7 +18,7 @@ from benchmarks._results import (
     versions,
     write,
 )
-from tosica._stats import conformal_threshold
+from tosica._probabilities import conformal_threshold
 from tosica.tl._evaluate import calibration_bins, expected_calibration_error
 
 if TYPE_CHECKING:

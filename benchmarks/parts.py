@@ -30,7 +30,7 @@ from benchmarks._results import (
     write,
 )
 from benchmarks._scores import LABEL_METRICS, scores
-from tosica._stats import fit_temperature
+from tosica._probabilities import fit_temperature
 from tosica.model._phases import calibrate, refit
 
 if TYPE_CHECKING:

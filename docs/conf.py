@@ -61,7 +61,7 @@ nitpick_ignore_regex = [
 ]
 nitpick_ignore = [
     # Types of attributes that are shown, but whose parts only the package itself reads.
-    ("py:class", "tosica.linear._novelty.NoveltyStatistics"),
+    ("py:class", "tosica.linear._reference_statistics.ReferenceStatistics"),
     ("py:class", "tosica.model._levels.LabelLevel"),
     ("py:class", "tosica.model._modalities.Modality"),
     ("py:class", "tosica.module._module.TokenLayout"),
@@ -75,7 +75,7 @@ qualname_overrides = {
     "pandas.core.series.Series": "pandas.Series",
     "scipy.sparse._csr.csr_matrix": "scipy.sparse.csr_matrix",
     "tosica.model._annotation_result.AnnotationResult": "tosica.model.AnnotationResult",
-    "tosica.model._query.Minibatch": "tosica.model.Minibatch",
+    "tosica.model._query_loader.Minibatch": "tosica.model.Minibatch",
 }
 
 # Sphinx sees only what lies in its own folder.

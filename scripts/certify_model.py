@@ -82,7 +82,7 @@ def certify(
         Cells that were used.
     """
     refuse_mudata(model)
-    codes = model._codes(REGISTRY_KEYS.LABELS_KEY)
+    codes = model._registered_codes(REGISTRY_KEYS.LABELS_KEY)
     labeled = np.flatnonzero(codes >= 0)
     rows = labeled[subsample_by_label(codes[labeled], n_cells)]
     cells = model.adata[rows].to_memory()

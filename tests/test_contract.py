@@ -18,7 +18,7 @@ from mudata import MuData
 from sklearn.neighbors import kneighbors_graph
 
 import tosica
-from tosica import _checks, get, tl
+from tosica import _validate, get, tl
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Writing zarr v2:UserWarning",
@@ -222,7 +222,7 @@ def test_what_the_data_are_kept_in(
 
 
 def _takes(function, data):
-    return _checks.CONSTRAINTS[f"{function.__module__}.{function.__name__}"][
+    return _validate.CONSTRAINTS[f"{function.__module__}.{function.__name__}"][
         "adata"
     ].has_type(data)
 

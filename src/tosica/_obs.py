@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pandas as pd
 
-from tosica._checks import ANY_CELLS, TEXT, Names, as_names, is_file_key
 from tosica._text import call, did_you_mean, list_names, only_known
+from tosica._validate import ANY_CELLS, TEXT, Names, as_names, is_file_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

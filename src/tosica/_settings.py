@@ -85,7 +85,7 @@ class Settings:
 
     @progress_bar.setter
     def progress_bar(self, enabled: bool) -> None:
-        from tosica._checks import Flag
+        from tosica._validate import Flag
 
         Flag().check("progress_bar", enabled)
         self._progress_bar = bool(enabled)
@@ -102,7 +102,7 @@ class Settings:
     def seed(self, seed: int | None) -> None:
         from scvi import settings as scvi_settings
 
-        from tosica._checks import Integer
+        from tosica._validate import Integer
 
         Integer(least=0, optional=True).check("seed", seed)
         if seed is not None and seed >= 2**32:

@@ -16,7 +16,7 @@ import tosica
 from tosica import TOSICA
 from tosica.cli._files import read_cells
 from tosica.cli._names import read_names
-from tosica.model import _self_training
+from tosica.model import _adapt
 
 # --------------------------------------------------------------------------- files
 
@@ -251,7 +251,7 @@ def test_the_page_of_many_cells_is_about_a_sample(ending, annotate, query, tmp_p
 def test_learns_from_the_query_first(
     stored, annotate, toy_query, toy_model, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(_self_training, "_N_DRAWS", 500)
+    monkeypatch.setattr(_adapt, "_N_DRAWS", 500)
     query, output, folder = (
         tmp_path / "query.h5ad",
         tmp_path / "annotated.h5ad",

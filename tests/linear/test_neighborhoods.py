@@ -11,10 +11,10 @@ from sklearn.metrics import roc_auc_score
 
 from tosica.linear import (
     Neighborhoods,
-    NoveltyStatistics,
+    ReferenceStatistics,
     distance_from_confident,
     find_neighborhoods,
-    fit_novelty,
+    fit_statistics,
     gene_excess,
     genes_of_cluster,
     label_shift,
@@ -27,7 +27,7 @@ MARKERS, MOVED = slice(0, 8), slice(100, 160)
 
 
 class Task(NamedTuple):
-    statistics: NoveltyStatistics
+    statistics: ReferenceStatistics
     x: sp.csr_matrix
     positions: np.ndarray
     probability: np.ndarray
@@ -50,7 +50,7 @@ def task():
     rates[:, MOVED] += 2
     rates[is_new, MARKERS] = 3
     x = sp.csr_matrix(rng.poisson(rates).astype(float))
-    statistics = fit_novelty(reference, codes)
+    statistics = fit_statistics(reference, codes)
     neighborhoods = find_neighborhoods(x)
     assert statistics is not None
     assert neighborhoods is not None

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 
 from tosica.linear import (
     find_label_shifts,
-    fit_novelty,
+    fit_statistics,
     replay_cells,
 )
 
@@ -27,7 +27,7 @@ def cells(n, seed):
 
 @pytest.fixture(scope="module")
 def statistics():
-    fitted = fit_novelty(*cells(600, 0))
+    fitted = fit_statistics(*cells(600, 0))
     assert fitted is not None
     return fitted
 

@@ -116,7 +116,7 @@ def test_an_own_handler_is_left_alone(new):
         "_linear_fit.linear.cross_validate",
         "_calibration.fit_temperature",
         "_linear_fit.LinearFit.init_tokens",
-        "_phases.fit_novelty",
+        "_phases.fit_statistics",
     ],
 )
 def test_elsewhere_ctrl_c_leaves_the_model_as_it_was(

@@ -15,7 +15,7 @@ import scvi
 from sklearn.metrics import roc_auc_score
 
 import tosica
-from tosica.linear import common_shift, fit_novelty
+from tosica.linear import common_shift, fit_statistics
 
 NEW = "CD19+ B"
 COLUMNS = [
@@ -116,7 +116,7 @@ def test_what_two_samples_of_a_batch_have_in_common_is_no_shift(n_labels):
     reference, cells = (
         centers[positions] + rng.normal(0, 1, (150, 300)) for _ in range(2)
     )
-    statistics = fit_novelty(sp.csr_matrix(reference), positions)
+    statistics = fit_statistics(sp.csr_matrix(reference), positions)
     assert common_shift(sp.csr_matrix(cells), positions, statistics).signal == 0
     shifted = sp.csr_matrix(cells + 0.5 * (np.arange(300) < 100))
     found = common_shift(shifted, positions, statistics)

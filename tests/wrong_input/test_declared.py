@@ -7,7 +7,7 @@ import pytest
 
 import tosica
 from tosica import TOSICA
-from tosica import _checks as c
+from tosica import _validate as c
 
 PACKAGES = ("pp", "gs", "onto", "tl", "pl", "get", "io", "datasets")
 

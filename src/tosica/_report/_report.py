@@ -16,7 +16,6 @@ import scanpy as sc
 from anndata import AnnData
 from scipy.stats import false_discovery_control
 
-from tosica._checks import InstanceOf, Integer, validate_params
 from tosica._files import check_folder, replace_file
 from tosica._limits import LIMITS
 from tosica._obs import ATTRIBUTION, LIGHT_GRAY, UNKNOWN, group_colors
@@ -30,9 +29,10 @@ from tosica._report._map import (
 )
 from tosica._settings import logger
 from tosica._text import count, decimal, percent
+from tosica._validate import InstanceOf, Integer, validate_params
 from tosica.data import ExpressionSource
 from tosica.get import gene_sets_df, genes_df
-from tosica.tl._check import as_table, judge_labels
+from tosica.tl._doubts import as_table, judge_labels
 from tosica.tl._evidence import Cells, collect_evidence, read_contributions
 
 if TYPE_CHECKING:

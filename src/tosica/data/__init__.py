@@ -14,13 +14,14 @@
     Bring a query to that total.
 ``_kinds``
     RNA, antibodies and gene activity: which of the above each uses.
-``_align``
+``_find_genes``
     Match the genes of a query with those of a model.
-``_query``
+``_aligned_cells``
     Read the cells of a query, aligned and normalized.
 """
 
-from tosica.data._align import find_genes
+from tosica.data._aligned_cells import AlignedCells, CellBatch, EmptyCellsWarning
+from tosica.data._find_genes import find_genes
 from tosica.data._kinds import MODALITY_KINDS, ModalityKind, ModalityScale
 from tosica.data._matrix import (
     BLOCK,
@@ -47,7 +48,6 @@ from tosica.data._normalize import (
     ModalitySlice,
     Normalization,
 )
-from tosica.data._query import AlignedCells, CellBatch, EmptyCellsWarning
 from tosica.data._reference_scale import Scale
 from tosica.data._scale import (
     are_factor_codes,

@@ -16,9 +16,9 @@ import pandas as pd
 import scipy.sparse as sp
 from anndata import AnnData
 
-from tosica._checks import ANNDATA
 from tosica._files import explain_hdf5
 from tosica._text import first_line, list_names, listed, only_known, parameter
+from tosica._validate import ANNDATA
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from tosica._checks import InstanceOf, Integer, validate_params
 from tosica._files import cache_folder, replace_file
 from tosica._progress import progress
 from tosica._settings import logger
 from tosica._text import format_thousands, list_names, listed, parameter
+from tosica._validate import InstanceOf, Integer, validate_params
 from tosica.datasets._census_client import (
     Experiment,
     match_names,

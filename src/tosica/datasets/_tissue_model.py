@@ -11,10 +11,10 @@ import pandas as pd
 from sklearn.metrics import precision_recall_fscore_support
 from sklearn.model_selection import GroupKFold
 
-from tosica._checks import validate_params
 from tosica._files import cache_folder, new_in_cache
 from tosica._settings import logger, settings
 from tosica._text import format_thousands
+from tosica._validate import validate_params
 from tosica.datasets._census import census
 from tosica.model import TOSICA
 from tosica.model._card import escape

@@ -10,9 +10,9 @@ import pandas as pd
 import scipy.sparse as sp
 from anndata import AnnData
 
-from tosica._checks import CellData, OneOf, as_names, validate_params
 from tosica._obs import ATTRIBUTION, find_gene_sets, read_attention, read_attribution
 from tosica._text import list_names
+from tosica._validate import CellData, OneOf, as_names, validate_params
 from tosica.gs._gene_sets import GeneSets
 from tosica.model._tosica import MODEL
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pandas as pd
 
-from tosica._checks import validate_params
 from tosica._files import cache_folder, download, new_in_cache
 from tosica._settings import logger
 from tosica._text import did_you_mean, format_thousands
+from tosica._validate import validate_params
 from tosica.gs._gene_table import orthologs
 from tosica.gs._gmt import parse_gmt, read_gmt
 

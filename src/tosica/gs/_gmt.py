@@ -10,10 +10,10 @@ import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tosica._checks import InstanceOf, validate_params
 from tosica._files import replace_file
 from tosica._settings import warn_user
 from tosica._text import list_names
+from tosica._validate import InstanceOf, validate_params
 from tosica.gs._gene_table import ORGANISMS, gene_table
 from tosica.gs._spelling import ENSEMBL
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from tosica._checks import FilePath, InstanceOf, validate_params
+from tosica._validate import FilePath, InstanceOf, validate_params
 from tosica.gs._collections import Collection, find_collection, is_collection
 from tosica.gs._gene_sets import as_gene_list
 from tosica.gs._gmt import is_gmt_path, read_gmt

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 import pandas as pd
 
-from tosica._checks import OneOf, validate_params
 from tosica._settings import logger
 from tosica._text import parameter
+from tosica._validate import OneOf, validate_params
 from tosica.gs._gene_list import GeneList
 from tosica.gs._gene_table import ORGANISMS, gene_table, orthologs
 from tosica.gs._match import list_ambiguous

@@ -9,11 +9,11 @@ from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tosica._checks import Integer, as_names, validate_params
 from tosica._files import replace_file
 from tosica._obs import UNKNOWN, read_attribution, read_groups, read_numbers
 from tosica._settings import logger
 from tosica._text import decimal, format_thousands
+from tosica._validate import Integer, as_names, validate_params
 from tosica.onto._ontology import TERM_SUFFIX, read_ontology
 
 if TYPE_CHECKING:

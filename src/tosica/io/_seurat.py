@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import h5py
 import pandas as pd
 
-from tosica._checks import CellData, as_names, validate_params
 from tosica._files import replace_file
 from tosica._progress import progress
 from tosica._settings import logger
 from tosica._text import list_names, parameter
+from tosica._validate import CellData, as_names, validate_params
 from tosica.data import are_factor_codes
 from tosica.io._contents import SeuratContents, contents_of_adata, to_anndata
 from tosica.io._errors import ReadError, explain_damage

@@ -15,9 +15,9 @@ import pandas as pd
 import scipy.io
 import scipy.sparse as sp
 
-from tosica._checks import validate_params
 from tosica._settings import logger
 from tosica._text import list_names, only_known, parameter
+from tosica._validate import validate_params
 from tosica.io._errors import ReadError, explain_damage
 from tosica.io._kinds import kind_of, matrices_in, open_text
 

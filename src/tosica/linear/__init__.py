@@ -10,8 +10,8 @@ The files in the order in which :meth:`tosica.TOSICA.train` uses them:
 4. ``_classifier`` averages regressions without and with group lasso, chooses their weights and the
    temperature by cross-validation, splits the weights of genes among tokens, and fits the
    probabilistic PCA that imputes genes which a query lacks.
-5. ``_novelty`` fits the statistics of the novelty of cells. ``_neighborhoods`` compares groups of a
-   query's cells with them.
+5. ``_reference_statistics`` fits means, variances and components of the labels. ``_novelty`` and
+   ``_neighborhoods`` compare cells and groups of cells of a query with them.
 
 :meth:`tosica.TOSICA.load_query_data` adds labels to a model. ``_new_labels`` finds how the query
 differs from the reference, draws cells like those of the reference, and fits regressions for the
@@ -61,14 +61,16 @@ from tosica.linear._new_labels import (
     split_in_two,
 )
 from tosica.linear._novelty import (
-    MAX_CELLS_NOVELTY,
     MIN_CELLS,
-    NoveltyStatistics,
     add_doubt,
     common_shift,
-    fit_novelty,
-    gene_weights,
     label_excess,
     pvalues,
+)
+from tosica.linear._reference_statistics import (
+    MAX_CELLS_NOVELTY,
+    ReferenceStatistics,
+    fit_statistics,
+    gene_weights,
 )
 from tosica.linear._self_training import Adaptation, limit_confidence, self_train

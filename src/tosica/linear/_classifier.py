@@ -11,7 +11,7 @@ from scipy.special import log_softmax
 from scvi import settings
 
 from tosica._parallel import thread_map
-from tosica._stats import fit_temperature
+from tosica._probabilities import fit_temperature
 from tosica.linear._logistic import (
     DEFAULT_CONFIG,
     RegressionConfig,

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tosica.linear._novelty import MIN_CELLS, TINY, NoveltyStatistics
+from tosica.linear._novelty import MIN_CELLS
+from tosica.linear._reference_statistics import TINY, ReferenceStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +21,7 @@ _MIN_LABELS = 3
 def label_likeness(
     sums: NDArray[np.floating],
     n_cells: NDArray[np.integer],
-    statistics: NoveltyStatistics,
+    statistics: ReferenceStatistics,
     weights: NDArray[np.floating],
 ) -> float | None:
     """Correlate what sets the labels of a query apart with what does in the reference.
@@ -59,7 +60,7 @@ def label_likeness(
 
 
 def label_changes(
-    statistics: NoveltyStatistics,
+    statistics: ReferenceStatistics,
     assign: Callable[[NDArray[np.float32], bool], NDArray[np.integer]],
     n_labels: int,
     n_cells: int = 100,

@@ -10,12 +10,13 @@ from sklearn.covariance import LedoitWolf
 from sklearn.decomposition import TruncatedSVD
 from sklearn.neighbors import NearestNeighbors
 
-from tosica.linear._novelty import MIN_CELLS, TINY
+from tosica.linear._novelty import MIN_CELLS
+from tosica.linear._reference_statistics import TINY
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tosica.linear._novelty import NoveltyStatistics
+    from tosica.linear._reference_statistics import ReferenceStatistics
 
 # Components of the query in which its cells are neighbors, and cells that each needs.
 _N_COMPONENTS = 20
@@ -181,7 +182,7 @@ def gene_excess(
     labels: NDArray[np.integer],
     average: sp.csr_matrix,
     shift: LabelShift,
-    statistics: NoveltyStatistics,
+    statistics: ReferenceStatistics,
     measured: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.float64]:
     r"""Compute how far each neighborhood is from its label in the genes that differ most.
@@ -291,7 +292,7 @@ def genes_of_cluster(
     x: sp.csr_matrix,
     label: int,
     shift: LabelShift,
-    statistics: NoveltyStatistics,
+    statistics: ReferenceStatistics,
     measured: NDArray[np.bool_] | None,
     n_genes: int,
 ) -> NDArray[np.intp]:

@@ -11,14 +11,14 @@ from scipy.stats import kurtosis, skew
 
 from tosica.linear._classifier import cross_fit
 from tosica.linear._logistic import fit_regressions
-from tosica.linear._novelty import TINY, distances_over_genes, gene_weights
+from tosica.linear._reference_statistics import TINY, distances_over_genes, gene_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from tosica.linear._novelty import NoveltyStatistics
+    from tosica.linear._reference_statistics import ReferenceStatistics
 
 
 class LabeledCells(NamedTuple):
@@ -28,7 +28,7 @@ class LabeledCells(NamedTuple):
     labels: NDArray[np.integer]
 
 
-class NewLabels(NamedTuple):
+class NewLabelFit(NamedTuple):
     """Logits of new labels, on the scale of the model's logits over its temperature."""
 
     weights: NDArray[np.float64]
@@ -43,7 +43,7 @@ def fit_new_labels(
     new: LabeledCells,
     labeled: LabeledCells,
     shifts: NDArray[np.floating] | None,
-    statistics: NoveltyStatistics,
+    statistics: ReferenceStatistics,
     score: Callable[[sp.csr_matrix], NDArray[np.floating]],
     tokens: sp.csr_matrix,
     *,
@@ -51,7 +51,7 @@ def fit_new_labels(
     n_replayed: int = 100,
     max_replayed: int = 10_000,
     lasso_share: float = 0.5,
-) -> NewLabels:
+) -> NewLabelFit:
     r"""Fit a logit for each new label, beside the model's own logits, which stay as they are.
 
     Let :math:`u_j(x)` be the calibrated logits of the model. With a new logit :math:`w^\top x + b`
@@ -127,7 +127,7 @@ def fit_new_labels(
         is_right[fold] = logits.argmax(1) == new.labels[fold]
     weights = fit(np.ones(len(new.labels), dtype=bool))
     recall = np.bincount(new.labels, is_right) / np.bincount(new.labels)
-    return NewLabels(
+    return NewLabelFit(
         weights[:, :-1] * (tokens.getnnz(axis=0) > 0),
         weights[:, -1],
         recall,
@@ -135,7 +135,7 @@ def fit_new_labels(
 
 
 def split_in_two(
-    x: sp.csr_matrix, statistics: NoveltyStatistics
+    x: sp.csr_matrix, statistics: ReferenceStatistics
 ) -> NDArray[np.bool_] | None:
     """Split cells that should be of one type, ``(n_cells, n_genes)``, if they look like two.
 
@@ -176,7 +176,7 @@ def split_in_two(
 
 
 def replay_cells(
-    statistics: NoveltyStatistics,
+    statistics: ReferenceStatistics,
     n_cells: int,
     shifts: NDArray[np.floating] | None = None,
     *,
@@ -255,7 +255,7 @@ def find_label_shifts(
     labels: NDArray[np.integer],
     is_known: NDArray[np.bool_],
     new_means: NDArray[np.floating],
-    statistics: NoveltyStatistics,
+    statistics: ReferenceStatistics,
     measured: NDArray[np.bool_] | None = None,
     *,
     min_cells: int = 5,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tosica.linear._novelty import NoveltyStatistics
+    from tosica.linear._reference_statistics import ReferenceStatistics
 
 # Least probability that a neighbor's label counts with: one cell that is sure of another label would
 # otherwise decide alone.
@@ -47,7 +47,7 @@ def self_train(
     x: sp.csr_matrix,
     log_probabilities: NDArray[np.floating],
     is_doubted: NDArray[np.bool_],
-    statistics: NoveltyStatistics,
+    statistics: ReferenceStatistics,
     tokens: sp.csr_matrix,
     *,
     weight: float = 0.5,

@@ -2,7 +2,7 @@
 
 from tosica.model._annbatch import AnnbatchReader
 from tosica.model._annotation_result import AnnotationResult
-from tosica.model._query import Minibatch
+from tosica.model._query_loader import Minibatch
 from tosica.model._tosica import TOSICA
 
 __all__ = ["TOSICA", "AnnbatchReader", "AnnotationResult", "Minibatch"]

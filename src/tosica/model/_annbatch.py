@@ -11,8 +11,8 @@ import pandas as pd
 from anndata import AnnData
 from anndata.io import read_elem, sparse_dataset
 
-from tosica._checks import FilePath, validate_params
 from tosica._text import first_line, list_names
+from tosica._validate import FilePath, validate_params
 from tosica.data import BLOCK
 
 if TYPE_CHECKING:

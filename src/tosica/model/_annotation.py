@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Self, get_args
 import pandas as pd
 from anndata import AnnData
 
-from tosica._checks import FileKey, Fraction, OneOf, validate_params
 from tosica._limits import LIMITS
 from tosica._obs import file_columns
+from tosica._probabilities import conformal_threshold, label_sets
 from tosica._settings import logger
-from tosica._stats import conformal_threshold, label_sets
 from tosica._text import format_thousands
+from tosica._validate import FileKey, Fraction, OneOf, validate_params
 from tosica.data import load_annotations
 from tosica.model._annotation_result import (
     CONFIDENCE,

@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.colors import to_hex, to_rgb
 
-from tosica._checks import Either, FileKey, Fraction, OneOf, validate_params
 from tosica._limits import LIMITS
 from tosica._obs import LIGHT_GRAY, UNKNOWN, file_columns
 from tosica._settings import logger
 from tosica._text import format_thousands
+from tosica._validate import Either, FileKey, Fraction, OneOf, validate_params
 from tosica.onto._hierarchy import LabelHierarchy
 from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, term_name
 

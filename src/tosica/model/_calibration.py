@@ -9,8 +9,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from tosica._probabilities import fit_temperature
 from tosica._settings import logger
-from tosica._stats import fit_temperature
 from tosica.model._linear_fit import LINEAR_ONLY
 from tosica.model._state import HeldOutCells
 
@@ -161,7 +161,7 @@ def fit_temperatures(
         Codes of the true labels, ``(n_cells,)``.
     expected, spread
         Temperature that each choice is expected to have, and how far it may be from that, as in
-        :func:`~tosica._stats.fit_temperature`.
+        :func:`~tosica._probabilities.fit_temperature`.
     """
     module = model.module
     labels = labels.cpu()

@@ -11,8 +11,8 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.accelerators import AcceleratorRegistry
 from scvi.model._utils import parse_device_args
 
-from tosica._checks import Either, InstanceOf, Integer, OneOf
 from tosica._text import first_line, parameter
+from tosica._validate import Either, InstanceOf, Integer, OneOf
 
 if TYPE_CHECKING:
     from scvi.model.base import BaseModelClass

@@ -15,11 +15,11 @@ import pandas as pd
 import scipy.sparse as sp
 from scvi.data.fields import BaseAnnDataField, CategoricalObsField, LayerField
 
-from tosica._checks import InstanceOf
 from tosica._limits import LIMITS
 from tosica._obs import LIGHT_GRAY, UNKNOWN, default_palette, file_columns
 from tosica._settings import logger, only_warnings, warn_user
 from tosica._text import did_you_mean, list_names, parameter
+from tosica._validate import InstanceOf
 from tosica.data import (
     MODALITY_KINDS,
     CellMatrix,

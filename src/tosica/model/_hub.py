@@ -7,8 +7,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self
 
-from tosica._checks import validate_params
 from tosica._settings import logger
+from tosica._validate import validate_params
 from tosica.model._annotation import AnnotationMixin
 from tosica.model._card import import_client, make_card
 from tosica.model._device import ACCELERATOR, DEVICE, is_rank_zero

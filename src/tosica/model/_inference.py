@@ -13,7 +13,12 @@ import pandas as pd
 import scipy.sparse as sp
 import torch
 
-from tosica._checks import (
+from tosica._limits import LIMITS
+from tosica._parallel import thread_map, thread_pool
+from tosica._progress import progress
+from tosica._settings import only_warnings, query_logger
+from tosica._text import did_you_mean
+from tosica._validate import (
     ANNDATA,
     ANY_CELLS,
     Either,
@@ -22,11 +27,6 @@ from tosica._checks import (
     String,
     validate_params,
 )
-from tosica._limits import LIMITS
-from tosica._parallel import thread_map, thread_pool
-from tosica._progress import progress
-from tosica._settings import only_warnings, query_logger
-from tosica._text import did_you_mean
 from tosica.data import ExpressionSource
 from tosica.linear import (
     add_doubt,
@@ -45,7 +45,7 @@ from tosica.model._annotation_result import (
 from tosica.model._fields import LabelsField
 from tosica.model._labels import Labels
 from tosica.model._levels import LabelLevel, best_labels, groups_of_labels
-from tosica.model._query import QueryLoader
+from tosica.model._query_loader import QueryLoader
 from tosica.model._setup import SetupMixin
 from tosica.module import REGISTRY_KEYS
 from tosica.onto._hierarchy import LabelHierarchy
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from tosica.linear import NoveltyStatistics
-    from tosica.model._query import Minibatch
+    from tosica.linear import ReferenceStatistics
+    from tosica.model._query_loader import Minibatch
 
 Precision = Literal["32-true", "bf16-mixed"]
 OUTPUTS = ("probabilities", "attention", "latent", "novelty")
@@ -593,7 +593,7 @@ def _to_numpy(tensor: Tensor) -> NDArray[np.float32]:
 
 
 def _distance(
-    statistics: NoveltyStatistics, batch: Minibatch
+    statistics: ReferenceStatistics, batch: Minibatch
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     measured = None if batch.measured is None else batch.measured.cpu().numpy()
     return statistics.score_cells(batch.x.cpu().numpy(), measured)

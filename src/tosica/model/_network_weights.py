@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from tosica._checks import validate_params
+from tosica._validate import validate_params
 from tosica.model._modalities import field_keys
 
 if TYPE_CHECKING:

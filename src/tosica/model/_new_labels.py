@@ -14,7 +14,7 @@ from tosica._progress import progress
 from tosica._settings import logger, warn_user
 from tosica.linear import (
     LabeledCells,
-    NoveltyStatistics,
+    ReferenceStatistics,
     find_label_shifts,
     fit_new_labels,
     split_in_two,
@@ -25,7 +25,7 @@ from tosica.model._linear_fit import token_genes
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tosica.model._query import QueryLoader
+    from tosica.model._query_loader import QueryLoader
     from tosica.model._setup import SetupMixin
     from tosica.module import TOSICAModule
     from tosica.module._module import LinearBranch
@@ -112,7 +112,7 @@ class _Fit:
         n_model_labels: int,
         module: TOSICAModule,
         linear: LinearBranch,
-        statistics: NoveltyStatistics,
+        statistics: ReferenceStatistics,
     ) -> None:
         self._query = query
         self._codes = codes
@@ -124,7 +124,7 @@ class _Fit:
         if query.measured is not None:
             self._measured = query.measured.cpu().numpy()
 
-    def run(self, names: list[str]) -> tuple[NoveltyStatistics, NDArray[np.float64]]:
+    def run(self, names: list[str]) -> tuple[ReferenceStatistics, NDArray[np.float64]]:
         """Fit the new labels, and get the statistics with their means, and the held-out recall."""
         n_model_labels = self._n_model_labels
         blocks = [sp.csr_matrix(batch.x.cpu().numpy()) for batch in self._query]

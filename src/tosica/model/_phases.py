@@ -17,8 +17,8 @@ from tosica.linear import (
     MAX_CELLS_NOVELTY,
     LabeledRows,
     find_label_errors,
-    fit_novelty,
     fit_ppca,
+    fit_statistics,
 )
 from tosica.model._calibration import calibrate, choose_weight, score_held_out
 from tosica.model._checkpoint import read_start
@@ -61,8 +61,8 @@ def read_reference(state: TrainingState) -> None:
     ):
         # It would be read many times, and fits the buffer that it would be read through.
         matrix = matrix.load()
-    codes = model._codes(REGISTRY_KEYS.LABELS_KEY)
-    state.strata = model._codes(REGISTRY_KEYS.BATCH_KEY)
+    codes = model._registered_codes(REGISTRY_KEYS.LABELS_KEY)
+    state.strata = model._registered_codes(REGISTRY_KEYS.BATCH_KEY)
     state.rows = LabeledRows(matrix, np.arange(len(codes)), codes, model.module.slices)
     if state.resume is not None:
         state.resumed = read_start(state.resume)
@@ -191,7 +191,7 @@ def refit(state: TrainingState) -> None:
     state.model.training_.refitted = True
 
 
-def describe_reference(state: TrainingState) -> None:
+def fit_reference_statistics(state: TrainingState) -> None:
     """Keep what imputes missing genes and scores novelty, and refuse weights that diverged."""
     module = state.model.module
     with progress(None, "train: missing genes and novelty", enabled=state.shows_bar):
@@ -204,7 +204,7 @@ def describe_reference(state: TrainingState) -> None:
             module.linear.loadings = torch.from_numpy(loadings).to(module.linear.mean)
         if len(module.slices) == 1:
             sample = rows.subsample(MAX_CELLS_NOVELTY)
-            state.model.training_.novelty_statistics = fit_novelty(
+            state.model.training_.novelty_statistics = fit_statistics(
                 sample.expression(), sample.labels
             )
     spoilt = module.find_not_finite()
@@ -226,5 +226,5 @@ PHASES: tuple[Phase, ...] = (
     choose_weight,
     calibrate,
     refit,
-    describe_reference,
+    fit_reference_statistics,
 )

@@ -9,8 +9,8 @@ import torch
 from lightning.pytorch import LightningModule
 from torch.optim.lr_scheduler import OneCycleLR
 
-from tosica._checks import Fraction, InstanceOf, Number
 from tosica._text import only_known
+from tosica._validate import Fraction, InstanceOf, Number
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:

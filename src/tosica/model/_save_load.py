@@ -12,9 +12,9 @@ import pandas as pd
 import torch
 from scvi.data import AnnDataManager
 
-from tosica._checks import Names, Number, validate_params
 from tosica._files import as_os_error, find_model, is_temporary, replace_file
 from tosica._text import parameter
+from tosica._validate import Names, Number, validate_params
 from tosica.model._device import ACCELERATOR, DEVICE, find_device, is_rank_zero
 from tosica.model._legacy import load_legacy
 from tosica.model._setup import SetupMixin

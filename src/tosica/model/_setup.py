@@ -17,7 +17,10 @@ from scvi.data._constants import _SCVI_UUID_KEY
 from scvi.data.fields import CategoricalObsField, MuDataWrapper
 from scvi.model.base import BaseModelClass
 
-from tosica._checks import (
+from tosica._obs import one_column
+from tosica._settings import logger
+from tosica._text import first_line, only_known
+from tosica._validate import (
     CellData,
     InstanceOf,
     OneOf,
@@ -25,9 +28,6 @@ from tosica._checks import (
     refuse_unknown,
     validate_params,
 )
-from tosica._obs import one_column
-from tosica._settings import logger
-from tosica._text import first_line, only_known
 from tosica.data import (
     MODALITY_KINDS,
     cell_indexers,
@@ -579,7 +579,7 @@ class SetupMixin(BaseModelClass):
             ) from error
         super().to_device(torch.device(device))
 
-    def _codes(self, key: str) -> np.ndarray:
+    def _registered_codes(self, key: str) -> np.ndarray:
         """Codes of labels or batches, in the order of the reference's cells; -1 for cells without a label."""
         codes = np.asarray(self.adata_manager.get_from_registry(key), dtype=np.int64)
         codes = codes.ravel()

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import rich.pretty  # noqa: F401 # scvi-tools prints with it, but leaves its import to chance
 
-from tosica._checks import ANY_CELLS, InstanceOf, validate_params
 from tosica._limits import LIMITS
 from tosica._parallel import thread_pool
 from tosica._progress import progress
 from tosica._settings import logger
 from tosica._text import list_names
+from tosica._validate import ANY_CELLS, InstanceOf, validate_params
 from tosica.data import find_genes
-from tosica.model._adaptation import AdaptationMixin
+from tosica.model._adapt import AdaptMixin
+from tosica.model._change_labels import ChangeLabelsMixin
 from tosica.model._hub import HubMixin
 from tosica.model._labels import Labels
 from tosica.model._levels import parents_of_levels
 from tosica.model._modalities import lay_out_tokens, read_modalities
-from tosica.model._self_training import SelfTrainingMixin
 from tosica.model._tokens import select_tokens
 from tosica.model._training import TrainingMixin
 from tosica.model._training_result import TrainingResult
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tosica.pp._read_gene_sets import GeneSetsLike
 
 
-class TOSICA(TrainingMixin, SelfTrainingMixin, AdaptationMixin, HubMixin):
+class TOSICA(TrainingMixin, AdaptMixin, ChangeLabelsMixin, HubMixin):
     """Annotate cells with a Transformer whose tokens are gene sets (Chen et al., 2023).
 
     The model is trained on a reference with labels. It gives each cell of a query a label, a

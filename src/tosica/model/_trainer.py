@@ -18,7 +18,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities import rank_zero_only
 from scvi import settings
 
-from tosica._checks import Flag
+from tosica._validate import Flag
 from tosica.model._checkpoint import add_checkpoint
 from tosica.model._reference_on_disk import label_shares
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from lightning.pytorch.utilities import rank_zero_only
 from tqdm.auto import tqdm
 
-from tosica._checks import Fraction, InstanceOf, refuse_unknown, validate_params
 from tosica._parallel import thread_pool
 from tosica._settings import logger, quiet_libraries
 from tosica._text import format_thousands
+from tosica._validate import Fraction, InstanceOf, refuse_unknown, validate_params
 from tosica.model._annbatch import AnnbatchReader
 from tosica.model._checkpoint import CHECKPOINT_FILE, find_checkpoint
 from tosica.model._device import ACCELERATOR, check_devices

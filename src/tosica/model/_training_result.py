@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from tosica.linear import (
     Adaptation,
     CrossValidated,
-    NoveltyStatistics,
+    ReferenceStatistics,
     RegressionConfig,
 )
 
@@ -62,7 +62,7 @@ class TrainingResult:
     mislabeled_indices: np.ndarray | None = None
     held_out_probabilities: np.ndarray | None = None
     held_out_codes: np.ndarray | None = None
-    novelty_statistics: NoveltyStatistics | None = None
+    novelty_statistics: ReferenceStatistics | None = None
     refitted: bool = False
     novelty_cutoff: float | None = None
     regression: CrossValidated | None = None
@@ -83,7 +83,7 @@ class TrainingResult:
         """Make results of :meth:`to_dict`; any may be missing or ``None``."""
         values = dict(values)
         if values.get("novelty_statistics"):
-            values["novelty_statistics"] = NoveltyStatistics(
+            values["novelty_statistics"] = ReferenceStatistics(
                 **values["novelty_statistics"]
             )
         if values.get("regression"):

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tosica._checks import FileKey, validate_params
 from tosica._obs import read_groups
 from tosica._settings import logger, warn_user
 from tosica._text import list_names, only_known
+from tosica._validate import FileKey, validate_params
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

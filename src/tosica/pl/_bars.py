@@ -12,7 +12,6 @@ import pandas as pd
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from tosica._checks import Integer, OneOf, String
 from tosica._limits import LIMITS
 from tosica._obs import (
     ATTRIBUTION,
@@ -23,6 +22,7 @@ from tosica._obs import (
     read_attribution,
     read_groups,
 )
+from tosica._validate import Integer, OneOf, String
 from tosica.get import genes_df, rank_gene_sets_df
 from tosica.pl._figure import Canvas, FigureOptions
 from tosica.pl._names import LINE, NAME_SIZE, TITLE_SIZE, name_rows, row_height, wrap

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import scanpy as sc
 
-from tosica._checks import Integer, Names, String, as_names
 from tosica._obs import (
     ATTRIBUTION,
     ORANGE,
@@ -20,6 +19,7 @@ from tosica._obs import (
     read_groups,
     read_numbers,
 )
+from tosica._validate import Integer, Names, String, as_names
 from tosica.get import contributions
 from tosica.pl._figure import Canvas, FigureOptions
 from tosica.pl._gene_sets import SET_CONTRIBUTION, choose_gene_sets

@@ -10,9 +10,9 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from scipy.integrate import trapezoid
 
-from tosica._checks import InstanceOf, Integer, Names, as_names
 from tosica._obs import BLUE, GRAY, GREEN, ORANGE
 from tosica._text import format_thousands, only_known
+from tosica._validate import InstanceOf, Integer, Names, as_names
 from tosica.get import mask_coverage as coverage_table
 from tosica.model import TOSICA
 from tosica.pl._figure import Canvas, FigureOptions

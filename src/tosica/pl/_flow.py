@@ -11,8 +11,8 @@ from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
 from matplotlib.textpath import text_to_path
 
-from tosica._checks import Fraction
 from tosica._obs import ATTRIBUTION, GRAY, UNKNOWN, group_colors
+from tosica._validate import Fraction
 from tosica.get import gene_sets_df, genes_df
 from tosica.pl._figure import Canvas, FigureOptions
 from tosica.pl._names import LINE, NAME_SIZE, inches_of, wrap

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
 
-from tosica._checks import (
+from tosica._validate import (
     CellData,
     Constraint,
     FilePath,

@@ -10,15 +10,15 @@ import numpy as np
 import pandas as pd
 from mudata import MuData
 
-from tosica._checks import (
+from tosica._settings import logger, warn_user
+from tosica._text import format_thousands
+from tosica._validate import (
     FileKey,
     Fraction,
     InstanceOf,
     OneOf,
     validate_params,
 )
-from tosica._settings import logger, warn_user
-from tosica._text import format_thousands
 from tosica.data import (
     DEFAULT_MODALITIES,
     MODALITY_KINDS,

@@ -12,10 +12,10 @@ import pandas as pd
 import scipy.sparse as sp
 from sklearn.decomposition import PCA
 
-from tosica._checks import InstanceOf, Integer, validate_params
 from tosica._obs import read_groups
 from tosica._settings import logger
 from tosica._text import format_thousands, list_names, only_known
+from tosica._validate import InstanceOf, Integer, validate_params
 from tosica.data import CellMatrix, LogNormalization, detect
 from tosica.gs._gene_list import GeneList
 from tosica.gs._map_genes import map_genes

@@ -2,7 +2,7 @@
 
 from tosica.tl._annotate_file import annotate, annotate_file
 from tosica.tl._attribute import attribute
-from tosica.tl._check import check
+from tosica.tl._doubts import check
 from tosica.tl._evaluate import Evaluation, confusion, evaluate, reliability
 from tosica.tl._faithfulness import faithfulness
 from tosica.tl._majority_vote import majority_vote

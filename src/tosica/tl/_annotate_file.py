@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, get_args
 import pandas as pd
 from anndata.io import read_elem
 
-from tosica._checks import CellData, FileKey, InstanceOf, OneOf, validate_params
 from tosica._files import check_output
 from tosica._obs import file_columns
 from tosica._progress import progress
 from tosica._settings import logger
 from tosica._text import format_thousands
+from tosica._validate import CellData, FileKey, InstanceOf, OneOf, validate_params
 from tosica.data import find_genes
 from tosica.data._matrix import check_layer
 from tosica.io._containers import choose_group

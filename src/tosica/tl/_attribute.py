@@ -11,7 +11,13 @@ import torch
 from anndata import AnnData
 from torch.nn.functional import one_hot
 
-from tosica._checks import (
+from tosica._limits import LIMITS
+from tosica._obs import UNKNOWN, file_columns, read_groups
+from tosica._parallel import thread_map, thread_pool
+from tosica._progress import progress
+from tosica._settings import logger, only_warnings, query_logger, warn_user
+from tosica._text import only_known
+from tosica._validate import (
     ANNDATA,
     ANY_CELLS,
     CellData,
@@ -20,12 +26,6 @@ from tosica._checks import (
     OneOf,
     validate_params,
 )
-from tosica._limits import LIMITS
-from tosica._obs import UNKNOWN, file_columns, read_groups
-from tosica._parallel import thread_map, thread_pool
-from tosica._progress import progress
-from tosica._settings import logger, only_warnings, query_logger, warn_user
-from tosica._text import only_known
 from tosica.data import find_genes, load_table
 from tosica.model._inference import LAYER
 from tosica.tl._contrast import (
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tosica.model import TOSICA
-    from tosica.model._query import Minibatch
+    from tosica.model._query_loader import Minibatch
     from tosica.module import TOSICAModule
 
 # Points of Gauss and Legendre to begin with, which suffice for most cells.

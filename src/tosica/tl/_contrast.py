@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tosica.linear import NoveltyStatistics
-    from tosica.model._query import Minibatch
+    from tosica.linear import ReferenceStatistics
+    from tosica.model._query_loader import Minibatch
 
 Baseline: TypeAlias = Literal["shifted", "reference", "mean"]
 
@@ -31,7 +31,7 @@ _TINY = 1e-12
 def query_shift(
     batches: Callable[[NDArray[np.integer]], Iterator[Minibatch]],
     codes: NDArray[np.integer],
-    statistics: NoveltyStatistics | None,
+    statistics: ReferenceStatistics | None,
 ) -> NDArray[np.float32] | None:
     """Measure what all labels of a query differ by from the reference.
 
@@ -81,7 +81,7 @@ class ReferenceContrast(NamedTuple):
 
     @classmethod
     def of_statistics(
-        cls, statistics: NoveltyStatistics, n_labels: int
+        cls, statistics: ReferenceStatistics, n_labels: int
     ) -> ReferenceContrast:
         """Take it from the statistics that a model keeps."""
         means = statistics.means.astype(np.float64)

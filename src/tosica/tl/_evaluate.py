@@ -10,10 +10,10 @@ import pandas as pd
 from scipy.stats import binomtest
 from sklearn.metrics import precision_recall_fscore_support
 
-from tosica._checks import CellData, validate_params
 from tosica._obs import HETEROGENEOUS, UNKNOWN, read_groups, read_labels, read_numbers
 from tosica._settings import logger
 from tosica._text import format_thousands, list_names
+from tosica._validate import CellData, validate_params
 from tosica.onto._ontology import (
     NO_TERM,
     TERM_SUFFIX,

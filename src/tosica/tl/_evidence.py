@@ -13,10 +13,10 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from tosica._checks import CellData, Flag, Names, String, as_names
 from tosica._obs import UNKNOWN, read_attention, read_groups, read_labels, read_numbers
 from tosica._settings import only_warnings, query_logger
 from tosica._text import call, did_you_mean, list_names, parameter
+from tosica._validate import CellData, Flag, Names, String, as_names
 from tosica.data import ExpressionSource, LogNormalization, detect_values
 from tosica.model._tosica import MODEL
 

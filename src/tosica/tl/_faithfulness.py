@@ -12,11 +12,11 @@ import torch
 from scipy.integrate import trapezoid
 from scipy.stats import sem
 
-from tosica._checks import FileKey, Fraction, InstanceOf, Integer, validate_params
 from tosica._obs import ATTRIBUTION, read_attribution, read_groups
 from tosica._parallel import thread_map, thread_pool
 from tosica._progress import progress
 from tosica._settings import logger, only_warnings, query_logger
+from tosica._validate import FileKey, Fraction, InstanceOf, Integer, validate_params
 from tosica.tl._evidence import ANNOTATED_BY_MODEL, annotating_model
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tosica.model import TOSICA
-    from tosica.model._query import Minibatch
+    from tosica.model._query_loader import Minibatch
 
     # By change and order, (n_cells, n_shares).
     _Curves: TypeAlias = dict[tuple[str, str], NDArray[np.float64]]

@@ -12,7 +12,6 @@ import scanpy as sc
 from anndata import AnnData
 from mudata import MuData
 
-from tosica._checks import FileKey, Fraction, InstanceOf, validate_params
 from tosica._obs import (
     HETEROGENEOUS,
     UNKNOWN,
@@ -25,6 +24,7 @@ from tosica._parallel import keep_torch_threads
 from tosica._progress import progress
 from tosica._settings import logger
 from tosica._text import describe_value, format_thousands
+from tosica._validate import FileKey, Fraction, InstanceOf, validate_params
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,22 +10,22 @@ import scipy.sparse as sp
 import torch
 from sklearn.cluster import KMeans
 
-from tosica._checks import validate_params
 from tosica._obs import read_groups, read_numbers
 from tosica._progress import progress
 from tosica._settings import logger, only_warnings, query_logger
+from tosica._validate import validate_params
 from tosica.data import load_annotations
 from tosica.linear import (
     MAX_CELLS_NOVELTY,
     MIN_CELLS,
     LabelShift,
     Neighborhoods,
-    NoveltyStatistics,
+    ReferenceStatistics,
     add_doubt,
     common_shift,
     distance_from_confident,
     find_neighborhoods,
-    fit_novelty,
+    fit_statistics,
     gene_excess,
     genes_of_cluster,
     label_excess,
@@ -240,7 +240,7 @@ def novelty(
 
 
 def _batch_shift(
-    query: Query, positions: NDArray[np.intp], statistics: NoveltyStatistics
+    query: Query, positions: NDArray[np.intp], statistics: ReferenceStatistics
 ) -> NDArray[np.float64] | None:
     """Difference of query and reference that all labels share; ``None`` if there is none.
 
@@ -270,7 +270,7 @@ def _batch_shift(
     return common.shift
 
 
-def _statistics(model: TOSICA, reference: AnnData | None) -> NoveltyStatistics:
+def _statistics(model: TOSICA, reference: AnnData | None) -> ReferenceStatistics:
     """Take the statistics of the model, or fit them to a reference."""
     if reference is None:
         if model.training_.novelty_statistics is not None:
@@ -294,7 +294,7 @@ def _statistics(model: TOSICA, reference: AnnData | None) -> NoveltyStatistics:
     with progress(reference.n_obs, "novelty: reference") as step:
         if len(rows):
             x = read_query(model, reference, step).x[rows]
-            statistics = fit_novelty(x, codes[rows])
+            statistics = fit_statistics(x, codes[rows])
     if statistics is None:
         raise ValueError(
             "The reference has too few labeled cells to compare with, or all are alike: pass the reference that the "
@@ -348,7 +348,7 @@ def _table_of_clusters(
     positions: NDArray[np.intp],
     query: Query,
     shift: LabelShift,
-    statistics: NoveltyStatistics,
+    statistics: ReferenceStatistics,
     model: TOSICA,
 ) -> pd.DataFrame:
     """One row for each cluster, the highest score first, with the genes that its label lacks."""
@@ -428,12 +428,12 @@ def _probability_before(model: TOSICA, query: Query) -> NDArray | None:
 
 
 def score_in_blocks(
-    statistics: NoveltyStatistics,
+    statistics: ReferenceStatistics,
     query: Query,
     shift: NDArray[np.float64] | None,
     step: tqdm,
 ) -> tuple[NDArray, NDArray]:
-    """Score cells block by block, as :meth:`NoveltyStatistics.score_cells`: all may not fit in memory as dense rows."""
+    """Score cells block by block: all may not fit in memory as dense rows."""
     distances = []
     nearest_labels = []
     for first_row in range(0, query.x.shape[0], _BATCH_SIZE):

@@ -12,7 +12,18 @@ import scanpy as sc
 from anndata import AnnData
 from scipy import stats
 
-from tosica._checks import (
+from tosica._obs import (
+    ATTRIBUTION,
+    UNKNOWN,
+    read_attention,
+    read_groups,
+    read_labels,
+    read_numbers,
+)
+from tosica._parallel import keep_torch_threads
+from tosica._settings import logger, warn_user
+from tosica._text import list_names
+from tosica._validate import (
     CellData,
     Either,
     FileKey,
@@ -24,30 +35,19 @@ from tosica._checks import (
     as_names,
     validate_params,
 )
-from tosica._obs import (
-    ATTRIBUTION,
-    UNKNOWN,
-    read_attention,
-    read_groups,
-    read_labels,
-    read_numbers,
-)
-from tosica._parallel import keep_torch_threads
-from tosica._settings import logger, warn_user
-from tosica._stats import (
+from tosica.tl._group_tests import (
     compare_samples,
     group_moments,
     sample_means,
     standardized_difference,
 )
-from tosica._text import list_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
-    from tosica._stats import Reference, SampleMeans
+    from tosica.tl._group_tests import Reference, SampleMeans
 
 Method: TypeAlias = Literal["wilcoxon", "t-test", "t-test_overestim_var", "moderated-t"]
 

@@ -9,9 +9,9 @@ import pandas as pd
 import scipy.sparse as sp
 from sklearn.utils.extmath import randomized_svd
 
-from tosica._checks import Fraction, Integer, Number, validate_params
 from tosica._progress import progress
 from tosica._settings import logger
+from tosica._validate import Fraction, Integer, Number, validate_params
 from tosica.data import CellMatrix
 from tosica.gs import write_gmt
 from tosica.gs._gene_sets import GeneSets

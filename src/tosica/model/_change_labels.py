@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 import torch
 
-from tosica._checks import FilePath, as_names, validate_params
 from tosica._obs import file_columns, read_groups
 from tosica._parallel import thread_map, thread_pool
 from tosica._settings import logger, warn_user
 from tosica._text import format_thousands, list_names, only_known, parameter
+from tosica._validate import FilePath, as_names, validate_params
 from tosica.data import ExpressionSource
 from tosica.linear import MAX_CELLS, subsample_by_label
 from tosica.model._calibration import fit_temperatures
@@ -21,7 +21,7 @@ from tosica.model._device import ACCELERATOR, DEVICE
 from tosica.model._fields import UNLABELED, LabelsField, clean_labels, typed_labels
 from tosica.model._labels import Labels
 from tosica.model._new_labels import NewLabels
-from tosica.model._query import QueryLoader
+from tosica.model._query_loader import QueryLoader
 from tosica.model._setup import SetupMixin
 from tosica.model._training_result import SCVI_ATTRS
 from tosica.module import REGISTRY_KEYS
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from mudata import MuData
 
-    from tosica.model._query import Minibatch
+    from tosica.model._query_loader import Minibatch
 
 # Calibrated logit of a new label before it is fitted: no cell gets it.
 _UNREACHABLE = -100.0
@@ -45,7 +45,7 @@ _TEMPERATURE_SPREAD = 0.5
 _OF_LABELS = ("linear.weight", "linear.bias", "head.")
 
 
-class AdaptationMixin(SetupMixin):
+class ChangeLabelsMixin(SetupMixin):
     """Calibration, new labels and a choice of labels of a trained model."""
 
     _new_labels: NewLabels | None = None
@@ -507,7 +507,9 @@ def _check_new_labels(names: list[str], own_names: list[str], place: str) -> Non
 
 
 @torch.inference_mode()
-def _logits_by_choice(model: AdaptationMixin, query: QueryLoader) -> list[torch.Tensor]:
+def _logits_by_choice(
+    model: ChangeLabelsMixin, query: QueryLoader
+) -> list[torch.Tensor]:
     """Compute logits of all cells, ``(n_cells, n_labels)``, for each choice of modalities."""
     module = model.module
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tosica._checks import InstanceOf, Integer, validate_params
 from tosica._limits import LIMITS
 from tosica._obs import UNKNOWN
 from tosica._text import count, decimal, listed, percent
+from tosica._validate import InstanceOf, Integer, validate_params
 from tosica.data import ExpressionSource
 from tosica.tl._evidence import Cells, collect_evidence, read_contributions
 

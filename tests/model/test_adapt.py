@@ -11,9 +11,9 @@ from numpy.testing import assert_array_equal
 
 import tosica
 from tosica import TOSICA, linear
-from tosica.model import _self_training
+from tosica.model import _adapt
 
-N_DRAWS = _self_training._N_DRAWS
+N_DRAWS = _adapt._N_DRAWS
 
 
 def as_of_another_batch(adata, seed=0):
@@ -31,7 +31,7 @@ def as_of_another_batch(adata, seed=0):
 def _short_training():
     """Train the network with an eighth of the draws, which is enough for what is tested here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_self_training, "_N_DRAWS", 1_000)
+        patch.setattr(_adapt, "_N_DRAWS", 1_000)
         yield
 
 
@@ -56,7 +56,7 @@ def accuracy(model, query, labels_key="bulk_labels"):
 @pytest.mark.slow
 @pytest.mark.data
 def test_labels_of_another_condition_become_better(shared, monkeypatch):
-    monkeypatch.setattr(_self_training, "_N_DRAWS", N_DRAWS)
+    monkeypatch.setattr(_adapt, "_N_DRAWS", N_DRAWS)
     adata = sc.read_h5ad(shared / "kang_pbmc.h5ad")
     is_treated = (adata.obs["group_id"] == "stim").to_numpy()
     reference = adata[is_treated].copy()
@@ -146,7 +146,7 @@ def test_genes_that_the_query_lacks(pbmc_model, other_batch):
 
 @pytest.mark.slow
 def test_of_many_cells_a_sample_teaches(pbmc_model, other_batch, monkeypatch):
-    monkeypatch.setattr(_self_training, "MAX_CELLS", 120)
+    monkeypatch.setattr(_adapt, "MAX_CELLS", 120)
     adapted = pbmc_model.adapt(other_batch)
     assert adapted.training_.adaptation.n_cells == 120
 

@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose
 
 import tosica
 from tosica import TOSICA
-from tosica._stats import conformal_threshold
+from tosica._probabilities import conformal_threshold
 
 NEW, UNLABELED = "CD19+ B", "unlabeled"
 # A third of these are plasma cells.

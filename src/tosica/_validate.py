@@ -369,7 +369,7 @@ def _rules_of(
         ):
             raise TypeError(
                 f"{name_of_function}: no rule is known for {name!r}, which is annotated as {annotation!r}: pass a "
-                "constraint to validate_params, or add the annotation to _checks.py."
+                "constraint to validate_params, or add the annotation to _validate.py."
             )
     return rules
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tosica.data import ExpressionSource
-    from tosica.linear import NoveltyStatistics
+    from tosica.linear import ReferenceStatistics
     from tosica.model._modalities import Modality
 
 # Minibatches of a CPU fit its cache; larger ones occupy an accelerator.
@@ -89,7 +89,7 @@ class QueryLoader:
         *,
         batch_size: int | None = None,
         sample: AnnData | None = None,
-        statistics: NoveltyStatistics | None = None,
+        statistics: ReferenceStatistics | None = None,
     ) -> None:
         if batch_size is None:
             is_cpu = device.type == "cpu"

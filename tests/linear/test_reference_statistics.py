@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from tosica.linear import fit_novelty, pvalues
+from tosica.linear import fit_statistics, pvalues
 
 N_GENES = 60
 
@@ -21,7 +21,7 @@ def draw(n_cells, seed, rate=3.0, kinds=3):
 
 @pytest.fixture(scope="module")
 def statistics():
-    statistics = fit_novelty(*draw(300, seed=0))
+    statistics = fit_statistics(*draw(300, seed=0))
     assert statistics is not None
     return statistics
 
@@ -42,14 +42,14 @@ def test_new_cells_of_known_types_score_as_the_references_did(statistics):
 
 def test_nothing_is_fitted_to_cells_that_are_alike_or_alone():
     x, kind = draw(30, seed=0)
-    assert fit_novelty(sp.csr_matrix(np.ones((30, N_GENES))), kind) is None
-    assert fit_novelty(x[:2], kind[:2]) is None
-    assert fit_novelty(x, np.arange(30)) is None
+    assert fit_statistics(sp.csr_matrix(np.ones((30, N_GENES))), kind) is None
+    assert fit_statistics(x[:2], kind[:2]) is None
+    assert fit_statistics(x, np.arange(30)) is None
 
 
 def test_labels_keep_their_codes():
     x, kind = draw(60, seed=0)
-    statistics = fit_novelty(x, kind * 2 + 1)
+    statistics = fit_statistics(x, kind * 2 + 1)
     assert statistics.labels.tolist() == [1, 3, 5]
 
 
@@ -61,7 +61,7 @@ def test_p_values_hold_where_most_components_are_noise(n_cells):
     kind = np.arange(n_cells + 4000) % 4
     rates = rng.lognormal(-1.5, 1.2, n_genes) * rng.lognormal(0, 0.3, (4, n_genes))
     x = sp.csr_matrix(np.log1p(rng.poisson(rates[kind])).astype(np.float32))
-    statistics = fit_novelty(x[:n_cells], kind[:n_cells])
+    statistics = fit_statistics(x[:n_cells], kind[:n_cells])
     scores, _ = statistics.score_cells(x[n_cells:].toarray())
     p_values = pvalues(scores, statistics.reference_scores)
     for level in (0.05, 0.1, 0.2):

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from tosica._limits import LIMITS
 from tosica._settings import TosicaWarning, query_logger, warn_user
 from tosica._text import call, list_names, parameter
-from tosica.data._align import find_genes
+from tosica.data._find_genes import find_genes
 from tosica.data._kinds import AntibodyScale
 from tosica.data._matrix import BLOCK, check_unique
 from tosica.data._reference_scale import Scale
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from tosica.data._align import FoundGenes
+    from tosica.data._find_genes import FoundGenes
     from tosica.data._kinds import ModalityKind
     from tosica.data._matrix import CellMatrix
     from tosica.data._normalize import Block

@@ -8,7 +8,7 @@ import pytest
 from _cells import toy_model
 
 import tosica
-from tosica.tl._check import judge_labels
+from tosica.tl._doubts import judge_labels
 from tosica.tl._evidence import Cells
 
 

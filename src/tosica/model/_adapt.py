@@ -12,11 +12,11 @@ import torch
 from scipy.special import log_softmax, softmax
 from scvi import settings
 
-from tosica._checks import ANNDATA, validate_params
 from tosica._parallel import thread_pool
 from tosica._progress import progress
 from tosica._settings import logger
 from tosica._text import format_thousands
+from tosica._validate import ANNDATA, validate_params
 from tosica.linear import (
     MAX_CELLS,
     MIN_CELLS,
@@ -30,7 +30,7 @@ from tosica.linear import (
 )
 from tosica.model._linear_fit import token_genes
 from tosica.model._plan import TrainingPlanConfig, make_optimizer
-from tosica.model._query import QueryLoader
+from tosica.model._query_loader import QueryLoader
 from tosica.model._reference import LabelSampler
 from tosica.model._setup import SetupMixin
 
@@ -71,7 +71,7 @@ class QueryCells(NamedTuple):
     is_doubted: NDArray[np.bool_]
 
 
-class SelfTrainingMixin(SetupMixin):
+class AdaptMixin(SetupMixin):
     """Learning from the cells of a query that have no labels."""
 
     @validate_params(adata=ANNDATA)

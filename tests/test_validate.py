@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tosica._checks import Fraction, Names, Number, as_names, validate_params
 from tosica._text import describe_value, list_names, only_known
+from tosica._validate import Fraction, Names, Number, as_names, validate_params
 
 
 def test_names_in_a_message():
