@@ -189,6 +189,18 @@ def test_a_damaged_file_of_the_cache_is_named(small_census, tmp_path):
         tosica.datasets.census("glow organ")
 
 
+def test_a_cache_of_another_version_is_refused(small_census, tmp_path):
+    adata = tosica.datasets.census("glow organ")
+    (path,) = (tmp_path / "cache").rglob("*.h5ad")
+    adata.uns["census"]["version"] = "2020-01-01"
+    adata.write_h5ad(path)
+    with pytest.raises(
+        OSError,
+        match=f"{path} holds cells of version 2020-01-01 .* {VERSION}: delete it",
+    ):
+        tosica.datasets.census("glow organ")
+
+
 @pytest.fixture
 def public(small_census, monkeypatch):
     """The small census as the public one, with two releases; remove ``network`` to be offline."""

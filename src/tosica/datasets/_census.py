@@ -475,13 +475,13 @@ def _get(query: CensusQuery) -> AnnData:
     if mirror() is None:
         query = _resolved(query)
         if query.cache_path().is_file():
-            return _read(query.cache_path())
+            return _read(query.cache_path(), query.version)
     with open_census(query.version) as opened:
         query = replace(query, version=opened.version)
         path = query.cache_path()
         if not path.is_file():
             _download(opened.experiment(query.organism), query, path)
-    return _read(path)
+    return _read(path, query.version)
 
 
 def _resolved(query: CensusQuery) -> CensusQuery:
@@ -510,20 +510,26 @@ def _resolved(query: CensusQuery) -> CensusQuery:
         ) from error
 
 
-def _read(path: Path) -> AnnData:
+def _read(path: Path, version: str) -> AnnData:
     """Read a file of the cache.
 
     Raises
     ------
     OSError
-        If it is damaged.
+        If it is damaged, or holds cells of another version of the census.
     """
     try:
         adata = ad.read_h5ad(path)
+        cached_version = adata.uns["census"]["version"]
     except Exception as error:
         raise OSError(
             f"{path} cannot be read ({type(error).__name__}): delete it, and call again."
         ) from error
+    if cached_version != version:
+        raise OSError(
+            f"{path} holds cells of version {cached_version} of the census, in the folder of version {version}: "
+            "delete it, and call again."
+        )
     logger.info("census: read %s cells from %s", format_thousands(adata.n_obs), path)
     return adata
 
