@@ -11,12 +11,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn import linear_model
 
 import tosica
-from tosica import TOSICA
+from tosica import TOSICA, linear
 from tosica.data import CellMatrix, LogNormalization, ModalitySlice
 from tosica.linear import (
+    CrossValidated,
     LabeledRows,
     cross_validate,
-    fit_linear_classifier,
+    fit_classifier,
     fit_regressions,
     linear_to_network_ratio,
     split_among_tokens,
@@ -40,6 +41,7 @@ def members(sets, n_genes=30):
 
 TOKENS = members(SETS)
 EVERY = np.arange(90)
+UNCALIBRATED = CrossValidated(temperature=1.0)
 
 
 def codes(adata):
@@ -54,13 +56,9 @@ def expression(adata, cells=slice(None)):
     return NORMALIZATION.normalize_block(sp.csr_matrix(adata.X))[cells]
 
 
-def fit(adata, cells=EVERY, *, labels=None, n_labels=3, tokens=TOKENS, **kwargs):
-    labels = codes(adata)[cells] if labels is None else labels
-    return fit_linear_classifier(
-        LabeledRows(normalized(adata), cells, labels, (COUNTS,)),
-        n_labels,
-        tokens,
-        **kwargs,
+def fit(adata, cells, penalties=UNCALIBRATED):
+    return fit_classifier(
+        expression(adata, cells), codes(adata)[cells], 3, TOKENS, penalties
     )
 
 
@@ -111,14 +109,14 @@ CLEAR = ["CD14+ Monocyte", "CD19+ B", "CD56+ NK"]
 BY_FIFTEEN = members([range(i, i + 15) for i in range(0, 765, 15)], 765)
 
 
-def temperature_of(adata, labels, **kwargs):
-    return temperature(CellMatrix(adata), labels, LOGGED, BY_FIFTEEN, **kwargs)
+def temperature_of(adata, labels):
+    return temperature(CellMatrix(adata), labels, LOGGED, BY_FIFTEEN)
 
 
-def temperature(matrix, labels, modality_slice, tokens, **kwargs):
+def temperature(matrix, labels, modality_slice, tokens):
     labels = np.unique(labels, return_inverse=True)[1]
     rows = LabeledRows(matrix, np.arange(matrix.n_obs), labels, (modality_slice,))
-    return cross_validate(rows, tokens, **kwargs).temperature
+    return cross_validate(rows, tokens).temperature
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +148,7 @@ def test_few_cells_hardly_change_the_temperature(cells):
     assert np.isfinite(temperature_of(cells[with_one], kinds.iloc[with_one]))
 
 
-def test_a_subsample_of_large_references_is_used():
+def test_a_subsample_of_large_references_is_used(monkeypatch):
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 600)
     x = rng.poisson(1 + np.eye(3)[labels] @ np.eye(3, 20)).astype(np.float32)
@@ -161,12 +159,13 @@ def test_a_subsample_of_large_references_is_used():
     modality_slice = ModalitySlice(0, 20)
     matrix = normalized(changed, 20)
     tokens = members([range(12), range(8, 20)], 20)
-    actual = temperature(matrix, labels, modality_slice, tokens, max_cells=200)
+    everything = temperature(matrix, labels, modality_slice, tokens)
+    monkeypatch.setattr(linear._classifier, "MAX_CELLS_CROSS_FIT", 200)
+    actual = temperature(matrix, labels, modality_slice, tokens)
     expected = cross_validate(
         LabeledRows(matrix, subsample, labels[subsample], (modality_slice,)), tokens
     )
     assert actual == expected.temperature
-    everything = temperature(matrix, labels, modality_slice, tokens)
     assert actual != everything
 
 
@@ -203,8 +202,10 @@ def by_rows(toy, cells):
         LabeledRows(normalized(toy), EVERY, codes(toy), (COUNTS,)), TOKENS
     )
     assert penalties.temperature != pytest.approx(1, abs=0.1)
-    return fit(
-        toy, cells, weight=linear_to_network_ratio(len(EVERY)), **penalties._asdict()
+    classifier = fit(toy, cells, penalties)
+    ratio = linear_to_network_ratio(len(EVERY))
+    return classifier._replace(
+        weights=ratio * classifier.weights, biases=ratio * classifier.biases
     )
 
 
@@ -321,7 +322,13 @@ def test_few_genes_of_labels_that_overlap_do_not_overfit():
         data.rows, np.arange(300, 900), labels[300:], data.slices
     ).expression()
     fits = [
-        fit_linear_classifier(data, 3, tokens, weight=1, config=config)
+        fit_classifier(
+            data.expression(),
+            data.labels,
+            3,
+            tokens,
+            CrossValidated(temperature=1.0, config=config),
+        )
         for config in (penalties.config, DEFAULT_CONFIG)
     ]
     best, usual = (

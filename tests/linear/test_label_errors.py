@@ -15,6 +15,7 @@ from tosica.data import CellMatrix, LogNormalization, ModalitySlice
 from tosica.linear import (
     LabeledRows,
     RegressionConfig,
+    _label_errors,
     find_label_errors,
     fit_regressions,
     subsample_by_label,
@@ -46,10 +47,10 @@ def codes(cells):
     return cells.obs["bulk_labels"].cat.codes.to_numpy().astype(np.int64)
 
 
-def find(cells, labels, **kwargs):
+def find(cells, labels):
     everything = np.arange(cells.n_obs)
     return find_label_errors(
-        LabeledRows(CellMatrix(cells), everything, labels, (LOGGED,)), **kwargs
+        LabeledRows(CellMatrix(cells), everything, labels, (LOGGED,))
     )
 
 
@@ -68,14 +69,16 @@ def test_right_labels_are_kept(cells, codes):
     assert find(cells, codes).size == 0
 
 
-def test_a_few_label_errors_are_taken_for_hard_cells(cells, codes):
+def test_a_few_label_errors_are_taken_for_hard_cells(cells, codes, monkeypatch):
     labels, wrong = with_noise(codes, 0.03)
     assert len(wrong) > 5
     assert find(cells, labels).size == 0
-    assert find(cells, labels, min_share=0.01, min_share_of_misclassified=0).size > 0
+    monkeypatch.setattr(_label_errors, "_MIN_SHARE", 0.01)
+    monkeypatch.setattr(_label_errors, "_MIN_SHARE_OF_MISCLASSIFIED", 0)
+    assert find(cells, labels).size > 0
 
 
-def test_types_that_are_hard_to_tell_apart_are_not_wrong():
+def test_types_that_are_hard_to_tell_apart_are_not_wrong(monkeypatch):
     """With so few cells of 13 types, a classifier is often confident of a wrong one."""
     rng = np.random.default_rng(0)
     share = 0.6 ** np.arange(13)
@@ -88,9 +91,9 @@ def test_types_that_are_hard_to_tell_apart_are_not_wrong():
     everything = LabeledRows(
         matrix, np.arange(adata.n_obs), labels, (ModalitySlice(0, 400),)
     )
-    flagged = find_label_errors(everything, min_share_of_misclassified=0)
-    assert len(flagged) > 0.1 * len(labels)
     assert find_label_errors(everything).size == 0
+    monkeypatch.setattr(_label_errors, "_MIN_SHARE_OF_MISCLASSIFIED", 0)
+    assert len(find_label_errors(everything)) > 0.1 * len(labels)
 
 
 def test_the_only_cell_of_a_label_is_not_wrong(cells, codes):
@@ -122,9 +125,11 @@ def test_positions_are_those_of_the_cells(cells, codes):
     assert_found(flagged, wrong[wrong >= 40])
 
 
-def test_cells_outside_the_subsample_are_scored_too(cells, codes):
+def test_cells_outside_the_subsample_are_scored_too(cells, codes, monkeypatch):
     labels, wrong = with_noise(codes, 0.2)
-    flagged = find(cells, labels, max_cells=150, block_size=7)
+    monkeypatch.setattr(_label_errors, "MAX_CELLS_CROSS_FIT", 150)
+    monkeypatch.setattr(_label_errors, "BLOCK", 7)
+    flagged = find(cells, labels)
     assert_found(flagged, wrong)
     assert set(flagged) - set(subsample_by_label(labels, 150))
 

@@ -40,7 +40,7 @@ def test_within_class_directions_are_principal_components():
         @ rng.normal(size=(5, 300))
         / 300**0.5
     )
-    directions = within_class_directions(sp.csr_matrix(x, dtype=np.float32), LABELS)
+    directions = within_class_directions(sp.csr_matrix(x, dtype=np.float32), LABELS, 5)
     counts = np.array([60 / 70, 40 / 50, 20 / 30])
     counts /= counts.sum()
     for label in range(3):
@@ -58,7 +58,7 @@ def test_within_class_directions_are_principal_components():
 def test_identical_cells_differ_along_no_direction(dtype, seed):
     profiles = np.random.default_rng(seed).gamma(1.0, size=(3, 8)).astype(dtype)
     x = sp.csr_matrix(profiles[LABELS])
-    assert within_class_directions(x, LABELS).shape == (0, 8)
+    assert within_class_directions(x, LABELS, 5).shape == (0, 8)
     weights = fit_regressions(x, LABELS).lasso
     assert ((x @ weights.T).argmax(1) == LABELS).all()
 
@@ -105,7 +105,7 @@ class Objective:
         self.balance = 1 / (self.n_labels * np.bincount(labels))[labels, None]
         self.ridge = 1 / (10 * n_cells)
         within = (0.1 * max(1, n_cells / 500)) ** 0.5 * within_class_directions(
-            x, labels
+            x, labels, 5
         )
         self.nuisance = (
             np.vstack([within, 10**0.5 * directions]) / n_cells**0.5 / self.m

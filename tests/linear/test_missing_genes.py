@@ -6,11 +6,12 @@ import scipy.sparse as sp
 from anndata import AnnData
 from numpy.testing import assert_allclose, assert_array_equal
 
+from tosica import linear
 from tosica.data import CellMatrix, ModalitySlice
 from tosica.linear import LabeledRows, fit_ppca
 
 
-def fit(matrix, cells=None, **kwargs):
+def fit(matrix, cells=None):
     matrix = np.asarray(matrix, dtype=np.float32)
     cells = np.arange(len(matrix)) if cells is None else cells
     rows = CellMatrix(AnnData(sp.csr_matrix(matrix)))
@@ -18,8 +19,7 @@ def fit(matrix, cells=None, **kwargs):
     return fit_ppca(
         LabeledRows(
             rows, cells, np.zeros(len(cells), dtype=np.int64), (modality_slice,)
-        ),
-        **kwargs,
+        )
     )
 
 
@@ -68,11 +68,12 @@ def test_identical_cells_have_no_components(value):
     assert loadings.shape == (6, 0)
 
 
-def test_noise_has_a_least_variance():
+def test_noise_has_a_least_variance(monkeypatch):
     x, _ = simulate(60, noise=0)
     _, loadings = fit(x)
     assert np.isfinite(loadings).all()
     # Three components have all of the variance, and a hundredth of it counts as noise.
     assert np.square(loadings).sum() == pytest.approx(100 * 40, rel=0.05)
-    _, shorter = fit(x, min_noise=0.1)
+    monkeypatch.setattr(linear._classifier, "_MIN_NOISE", 0.1)
+    _, shorter = fit(x)
     assert np.square(shorter).sum() == pytest.approx(10 * 40, rel=0.1)

@@ -34,8 +34,8 @@ def statistics():
 
 def test_drawn_cells_are_like_the_reference(statistics):
     x, labels = cells(600, 0)
-    replayed, positions = replay_cells(statistics, 400)
-    assert replayed.shape == (1200, N_GENES)
+    replayed, positions = replay_cells(statistics)
+    assert replayed.shape == (300, N_GENES)
     assert replayed.min() >= 0
     for label in range(3):
         real = x[labels == label].toarray()
@@ -51,11 +51,11 @@ def test_drawn_cells_are_like_the_reference(statistics):
 def test_drawn_cells_follow_the_shift_and_the_seed(statistics):
     shifts = np.zeros((3, N_GENES))
     shifts[:, -5:] = 2.0
-    plain, _ = replay_cells(statistics, 200, seed=1)
-    shifted, _ = replay_cells(statistics, 200, shifts, seed=1)
+    plain, _ = replay_cells(statistics, seed=1)
+    shifted, _ = replay_cells(statistics, shifts, seed=1)
     # A random share between zero and one of the shift.
     assert (shifted - plain)[:, -5:].mean() == pytest.approx(1.0, abs=0.1)
-    repeated, _ = replay_cells(statistics, 200, seed=1)
+    repeated, _ = replay_cells(statistics, seed=1)
     assert (repeated != plain).nnz == 0
 
 

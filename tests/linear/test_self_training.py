@@ -8,25 +8,27 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from scipy.special import softmax
 
-from tosica.linear import limit_confidence
+from tosica.linear import _self_training, limit_confidence
 from tosica.linear._self_training import choose_teachers, nearest_cells
 
 ALONE = np.arange(6)[:, None]
 SURE = np.array([[5.0, 0], [4, 0], [3, 0], [2, 0], [0, 3], [0, 1]])
 
 
-def test_the_most_certain_cells_of_each_label_teach():
-    teachers = choose_teachers(SURE, ALONE, np.zeros(6, dtype=bool), 0.5, fewest=1)
+def test_the_most_certain_cells_of_each_label_teach(monkeypatch):
+    monkeypatch.setattr(_self_training, "_TEACHER_SHARE", 0.5)
+    monkeypatch.setattr(_self_training, "_FEWEST_TEACHERS", 1)
+    teachers = choose_teachers(SURE, ALONE, np.zeros(6, dtype=bool))
     assert_array_equal(teachers, [0, 1, 4])
 
 
 def test_a_few_cells_of_a_label_teach_in_any_case():
-    teachers = choose_teachers(SURE, ALONE, np.zeros(6, dtype=bool), 0.5, fewest=2)
-    assert_array_equal(teachers, [0, 1, 4, 5])
+    teachers = choose_teachers(SURE, ALONE, np.zeros(6, dtype=bool))
+    assert_array_equal(teachers, [0, 1, 2, 4, 5])
 
 
 def test_doubted_cells_never_teach():
-    teachers = choose_teachers(SURE, ALONE, np.arange(6) == 0, 1.0)
+    teachers = choose_teachers(SURE, ALONE, np.arange(6) == 0)
     assert 0 not in teachers
 
 
@@ -35,7 +37,7 @@ def test_cells_whose_neighborhood_has_another_label_do_not_teach():
         [[0, 1, 2], [1, 0, 2], [2, 0, 1], [3, 4, 5], [4, 3, 5], [5, 4, 3]]
     )
     logits = np.array([[4.0, 0], [4, 0], [4, 0], [1, 0], [0, 4], [0, 4]])
-    teachers = choose_teachers(logits, neighbors, np.zeros(6, dtype=bool), 1.0)
+    teachers = choose_teachers(logits, neighbors, np.zeros(6, dtype=bool))
     assert 3 not in teachers
     assert {0, 1, 2, 4, 5} == set(teachers)
 
@@ -47,8 +49,8 @@ def test_order_of_the_cells_does_not_matter():
     order = rng.permutation(40)
     inverse = np.argsort(order)
     nobody = np.zeros(40, dtype=bool)
-    teachers = choose_teachers(logits, neighbors, nobody, 0.5)
-    shuffled = choose_teachers(logits[order], inverse[neighbors[order]], nobody, 0.5)
+    teachers = choose_teachers(logits, neighbors, nobody)
+    shuffled = choose_teachers(logits[order], inverse[neighbors[order]], nobody)
     assert set(order[shuffled]) == set(teachers)
 
 

@@ -31,7 +31,6 @@ from tosica.linear._classifier import (
     cross_fit,
     cross_validate,
     fit_classifier,
-    fit_linear_classifier,
     fit_ppca,
     linear_to_network_ratio,
     logit_adjustment,
@@ -73,4 +72,9 @@ from tosica.linear._reference_statistics import (
     fit_statistics,
     gene_weights,
 )
-from tosica.linear._self_training import Adaptation, limit_confidence, self_train
+from tosica.linear._self_training import (
+    N_ROUNDS,
+    Adaptation,
+    limit_confidence,
+    self_train,
+)

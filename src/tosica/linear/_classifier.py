@@ -38,6 +38,10 @@ LASSO_SHARES = (0.0, 0.25, 0.5)
 # One-vs-rest scores are not calibrated against each other. Their temperature lies between one and
 # three, depending on the reference.
 EXPECTED_TEMPERATURE = 2.0
+# Principal components of the PCA that imputes; fewer if there are not ten cells for each.
+_N_COMPONENTS = 20
+# Least variance of its noise, as a share of the variance of an average gene.
+_MIN_NOISE = 0.01
 
 Classifier = TypeVar("Classifier")
 
@@ -104,65 +108,15 @@ class CrossValidated(NamedTuple):
     """Penalties."""
 
 
-def fit_linear_classifier(
-    data: LabeledRows,
-    n_labels: int,
-    tokens: sp.csr_matrix,
-    *,
-    weight: float | None = None,
-    temperature: float = 1.0,
-    lasso_share: float = LASSO_SHARES[-1],
-    config: RegressionConfig = DEFAULT_CONFIG,
-) -> LinearClassifier:
-    """Fit the linear branch: regression, logit adjustment, temperature and weight in the model.
-
-    Parameters
-    ----------
-    data
-        The cells to fit to; of many, the subsample that :func:`subsample_by_label` draws is used.
-    n_labels
-        Number of labels. Labels that do not occur have a logit that is never the largest.
-    tokens
-        Which gene is in which token, shape ``(n_tokens, n_genes)``.
-    weight
-        Weight of the regression's logits relative to the network's, by default
-        :func:`linear_to_network_ratio` of the number of cells.
-    temperature, lasso_share, config
-        As :func:`cross_validate` chooses them.
-
-    Returns
-    -------
-    The classifier. Its biases contain the logit adjustment of the regression.
-    """
-    if weight is None:
-        weight = linear_to_network_ratio(len(data.cells))
-    subsample = data.subsample(MAX_CELLS)
-    return fit_classifier(
-        subsample.expression(),
-        subsample.labels,
-        n_labels,
-        tokens,
-        slices=data.slices,
-        weight=weight,
-        temperature=temperature,
-        lasso_share=lasso_share,
-        config=config,
-    )
-
-
 def fit_classifier(
     x: sp.csr_matrix,
     labels: NDArray[np.integer],
     n_labels: int,
     tokens: sp.csr_matrix,
-    *,
+    penalties: CrossValidated,
     slices: Sequence[ModalitySlice] = (),
-    weight: float = 1.0,
-    temperature: float = 1.0,
-    lasso_share: float = LASSO_SHARES[-1],
-    config: RegressionConfig = DEFAULT_CONFIG,
 ) -> LinearClassifier:
-    """Fit the linear branch to expression in memory.
+    """Fit the linear branch: regression, logit adjustment and temperature.
 
     Parameters
     ----------
@@ -170,18 +124,24 @@ def fit_classifier(
         Log-normalised expression, ``(n_cells, n_genes)``.
     labels
         Label of each cell as a number, ``(n_cells,)``.
-    n_labels, tokens, weight, temperature, lasso_share, config
-        As in :func:`fit_linear_classifier`.
+    n_labels
+        Number of labels. Labels that do not occur have a logit that is never the largest.
+    tokens
+        Which gene is in which token, shape ``(n_tokens, n_genes)``.
+    penalties
+        Temperature, weight of the group lasso and penalties.
     slices
         Genes of each modality, by default of one.
 
     Returns
     -------
-    The classifier.
+    The classifier. Its biases contain the logit adjustment of the regression.
     """
     occurring, codes = np.unique(labels, return_inverse=True)
+    config = penalties.config
     fitted = fit_regressions(x, codes, gene_sets=tokens, slices=slices, config=config)
-    factor = weight / temperature
+    factor = 1 / penalties.temperature
+    lasso_share = penalties.lasso_share
     has_token = tokens.getnnz(axis=0) > 0
     mean = (1 - lasso_share) * fitted.ridge + lasso_share * fitted.lasso
     pair_weights, is_inactive = split_among_tokens(mean, fitted.relevance, tokens)
@@ -238,12 +198,7 @@ def split_among_tokens(
     return per_relevance[:, tokens.indices] * relevance[:, token], is_inactive[:, 0]
 
 
-def cross_validate(
-    data: LabeledRows,
-    tokens: sp.csr_matrix,
-    *,
-    max_cells: int = MAX_CELLS_CROSS_FIT,
-) -> CrossValidated:
+def cross_validate(data: LabeledRows, tokens: sp.csr_matrix) -> CrossValidated:
     """Choose the temperature, the weight of the group lasso and the penalties by cross-validation.
 
     The temperature makes the regression's logits comparable to the network's, which are calibrated
@@ -263,17 +218,15 @@ def cross_validate(
     Parameters
     ----------
     data
-        The cells that train or validate the model.
+        The cells that train or validate the model; of many, a subsample is used.
     tokens
-        As in :func:`fit_linear_classifier`.
-    max_cells
-        Size of the subsample of the cells that is used.
+        As in :func:`fit_classifier`.
 
     Returns
     -------
     The settings of the highest likelihood of held-out cells.
     """
-    subsample = data.subsample(max_cells)
+    subsample = data.subsample(MAX_CELLS_CROSS_FIT)
     _, codes = np.unique(subsample.labels, return_inverse=True)
     x = subsample.expression()
     is_panel = 2 * x.shape[1] < len(codes) and x.shape[1] <= PANEL_GENES
@@ -365,9 +318,7 @@ def _choose_lasso_share(
     return best
 
 
-def logit_adjustment(
-    labels: NDArray[np.integer], pseudocount: float = 20
-) -> NDArray[np.float64]:
+def logit_adjustment(labels: NDArray[np.integer]) -> NDArray[np.float64]:
     r"""Compute an offset of each label's logit, so that rare labels are found.
 
     New cells of a label score less than those it was fitted to, the more so the fewer these were.
@@ -379,14 +330,12 @@ def logit_adjustment(
     ----------
     labels
         Label of each cell, from 0 on, shape ``(n_cells,)``. Each occurs.
-    pseudocount
-        Number of cells at which a label's logit is raised by :math:`\log 2`.
 
     Returns
     -------
     Shape ``(n_labels,)``.
     """
-    return np.log1p(pseudocount / np.bincount(labels))
+    return np.log1p(20 / np.bincount(labels))
 
 
 def linear_to_network_ratio(n_cells: int) -> float:
@@ -474,19 +423,13 @@ def cross_fit(
 # --------------------------------------------------------------------------- missing genes
 
 
-def fit_ppca(
-    data: LabeledRows, *, n_components: int = 20, min_noise: float = 0.01
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def fit_ppca(data: LabeledRows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Fit probabilistic PCA (Tipping and Bishop, *J. R. Stat. Soc. B* 61, 1999).
 
     Parameters
     ----------
     data
         The cells to fit to; of many, the subsample that :func:`subsample_by_label` draws is used.
-    n_components
-        Number of principal components; there are fewer if there are not ten cells for each.
-    min_noise
-        Least variance of the noise, as a share of the variance of an average gene.
 
     Returns
     -------
@@ -496,7 +439,7 @@ def fit_ppca(
     x = data.subsample(MAX_CELLS).expression()
     n_cells, n_genes = x.shape
     mean = np.asarray(x.mean(0), dtype=np.float64).ravel()
-    n_components = min(n_components, n_cells // 10, n_genes - 1)
+    n_components = min(_N_COMPONENTS, n_cells // 10, n_genes - 1)
     square_of_mean = float(mean @ mean)
     mean_square = float(np.square(x.data, dtype=np.float64).sum()) / n_cells
     total = mean_square - square_of_mean
@@ -507,7 +450,7 @@ def fit_ppca(
     pca = PCA(n_components, svd_solver="arpack", random_state=0).fit(x)
     explained = pca.explained_variance_ * (n_cells - 1) / n_cells
     unexplained = (total - explained.sum()) / (n_genes - n_components)
-    noise = max(unexplained, min_noise * total / n_genes)
+    noise = max(unexplained, _MIN_NOISE * total / n_genes)
     # The noise is part of the variance along the components too.
     lengths = np.sqrt(np.maximum(explained / noise - 1, 0))
     return mean, pca.components_.T * lengths

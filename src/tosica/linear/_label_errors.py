@@ -22,19 +22,22 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def find_label_errors(
-    data: LabeledRows,
-    *,
-    min_share: float = 0.07,
-    min_share_of_misclassified: float = 0.4,
-    max_self_confidence: float = 0.05,
-    min_confidence: float = 0.5,
-    max_share_of_label: float = 0.5,
-    min_cells_of_label: int = 5,
-    max_cells: int = MAX_CELLS_CROSS_FIT,
-    block_size: int = BLOCK,
-    C: float = 0.3,
-) -> np.ndarray:
+# Least share of flagged cells among all cells, and among misclassified ones.
+_MIN_SHARE = 0.07
+_MIN_SHARE_OF_MISCLASSIFIED = 0.4
+# A cell may be flagged if its own label is less probable, and another label is more probable.
+_MAX_SELF_CONFIDENCE = 0.05
+_MIN_CONFIDENCE = 0.5
+# Largest share of a label's cells that is flagged: those with the lowest self-confidence.
+_MAX_SHARE_OF_LABEL = 0.5
+# Cells of labels with fewer cells are not flagged.
+_MIN_CELLS_OF_LABEL = 5
+# Without a nuisance penalty: where labels are wrong, cells differ within labels as between them. The
+# ridge penalty is strong, so that single wrong labels are not fitted.
+_CONFIG = RegressionConfig(C=0.3, within_class_penalty=0, multinomial=True)
+
+
+def find_label_errors(data: LabeledRows) -> NDArray[np.integer]:
     """Find cells with a wrong label, if such cells are frequent: another label is probable, and theirs is not.
 
     Probabilities are those of a classifier that was not fitted to the cell (confident learning;
@@ -47,25 +50,6 @@ def find_label_errors(
     ----------
     data
         The labelled cells, in order.
-    min_share
-        Least share of flagged cells among all cells.
-    min_share_of_misclassified
-        Least share of flagged cells among misclassified cells.
-    max_self_confidence
-        Probability of a cell's own label below which it may be flagged.
-    min_confidence
-        Probability of another label above which it may be flagged.
-    max_share_of_label
-        Largest share of a label's cells that is flagged: those with the lowest self-confidence.
-    min_cells_of_label
-        Cells of labels with fewer cells are not flagged.
-    max_cells
-        Size of the subsample that classifiers are fitted to. Other cells are scored by their mean.
-    block_size
-        Number of cells that are read at once to score them.
-    C
-        Inverse strength of the ridge penalty. It is low, so that single wrong labels are not
-        fitted.
 
     Returns
     -------
@@ -75,41 +59,40 @@ def find_label_errors(
     if sizes.max() < 2:
         # No cell can be held out.
         return data.cells[:0]
-    self_confidence, confidence = _cross_fitted_confidence(
-        replace(data, labels=codes), max_cells, block_size, C
-    )
-    is_error = (self_confidence < max_self_confidence) & (confidence > min_confidence)
+    self_confidence, confidence = _cross_fitted_confidence(replace(data, labels=codes))
+    is_error = (self_confidence < _MAX_SELF_CONFIDENCE) & (confidence > _MIN_CONFIDENCE)
     for code, size in enumerate(sizes):
         flagged = np.flatnonzero((codes == code) & is_error)
-        max_flagged = int(max_share_of_label * size)
-        if size < min_cells_of_label:
+        max_flagged = int(_MAX_SHARE_OF_LABEL * size)
+        if size < _MIN_CELLS_OF_LABEL:
             max_flagged = 0
         by_confidence = np.argsort(self_confidence[flagged], kind="stable")
         is_error[flagged[by_confidence[max_flagged:]]] = False
     n_misclassified = (self_confidence < confidence).sum()
-    if is_error.mean() <= min_share:
+    if is_error.mean() <= _MIN_SHARE:
         return data.cells[:0]
-    if is_error.sum() <= min_share_of_misclassified * n_misclassified:
+    if is_error.sum() <= _MIN_SHARE_OF_MISCLASSIFIED * n_misclassified:
         return data.cells[:0]
     return data.cells[is_error]
 
 
 def _cross_fitted_confidence(
-    data: LabeledRows, max_cells: int, block_size: int, C: float
+    data: LabeledRows,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute the probability of each cell's own and most probable label, cross-fitted."""
+    """Compute the probability of each cell's own and most probable label, cross-fitted.
+
+    Classifiers are fitted to a subsample. Other cells are scored by their mean.
+    """
     n_cells = len(data.cells)
-    subsample = subsample_by_label(data.labels, max_cells)
+    subsample = subsample_by_label(data.labels, MAX_CELLS_CROSS_FIT)
     x = data[subsample].expression()
     labels = data.labels[subsample]
-    # Without a nuisance penalty: where labels are wrong, cells differ within labels as between them.
-    config = RegressionConfig(C=C, within_class_penalty=0, multinomial=True)
     # The only cell of a label is in no fold.
     self_confidence = np.ones(n_cells)
     confidence = np.ones(n_cells)
 
     def fit(cells: NDArray[np.bool_]) -> NDArray[np.float64]:
-        return fit_regressions(x[cells], labels[cells], config=config).ridge
+        return fit_regressions(x[cells], labels[cells], config=_CONFIG).ridge
 
     def score(
         cells: NDArray[np.integer], x: sp.csr_matrix, weights: NDArray[np.float64]
@@ -126,7 +109,7 @@ def _cross_fitted_confidence(
     # No regression was fitted to cells outside the subsample.
     mean_weights = np.mean(fold_weights, axis=0)
     outside = np.setdiff1d(np.arange(n_cells), subsample)
-    for offset in range(0, len(outside), block_size):
-        block = outside[offset : offset + block_size]
+    for offset in range(0, len(outside), BLOCK):
+        block = outside[offset : offset + BLOCK]
         score(block, data[block].expression(), mean_weights)
     return self_confidence, confidence

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # Fewest labels whose differences are compared: two have only one.
 _MIN_LABELS = 3
+# Cells to draw of each label.
+_N_DRAWN = 100
 
 
 def label_likeness(
@@ -63,8 +65,6 @@ def label_changes(
     statistics: ReferenceStatistics,
     assign: Callable[[NDArray[np.float32], bool], NDArray[np.integer]],
     n_labels: int,
-    n_cells: int = 100,
-    seed: int = 0,
 ) -> NDArray[np.float32]:
     """Estimate which share of each label's cells gets another label for the genes that a query lacks.
 
@@ -80,21 +80,17 @@ def label_changes(
         the genes.
     n_labels
         Labels of the model.
-    n_cells
-        Cells to draw of each label.
-    seed
-        Seed of the draw.
 
     Returns
     -------
     Share of the cells with the right label that lose it, ``(n_labels,)``; NaN for labels that the statistics lack, or
     of whose cells none has it.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     deviation = np.sqrt(np.maximum(statistics.variance, 0))
     changes = np.full(n_labels, np.nan, dtype=np.float32)
     for mean, code in zip(statistics.means, statistics.labels, strict=True):
-        noise = rng.standard_normal((n_cells, len(mean)), dtype=np.float32)
+        noise = rng.standard_normal((_N_DRAWN, len(mean)), dtype=np.float32)
         x = np.maximum(mean + deviation * noise, 0)
         is_right = assign(x, False) == code
         if is_right.any():

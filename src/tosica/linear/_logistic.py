@@ -261,14 +261,13 @@ def _fit_both(
 def within_class_directions(
     x: sp.csr_matrix,
     labels: NDArray[np.integer],
-    n_directions: int = 5,
-    *,
-    shrinkage: float = 10,
+    n_directions: int,
 ) -> NDArray[np.float64]:
     r"""Find the main directions of the variation within labels, scaled to the standard deviation.
 
     They are the leading principal components of cells less the mean of their label. Labels count
-    equally, except small ones: otherwise the directions would be those of single cells.
+    equally, except small ones: otherwise the directions would be those of single cells. A label with
+    :math:`n > 1` cells has the weight :math:`n / (n + 10)`.
 
     Parameters
     ----------
@@ -278,8 +277,6 @@ def within_class_directions(
         Label of each cell, from 0 on, shape ``(n_cells,)``.
     n_directions
         Most directions to return.
-    shrinkage
-        A label with :math:`n > 1` cells has the weight :math:`n / (n + \text{shrinkage})`.
 
     Returns
     -------
@@ -289,7 +286,7 @@ def within_class_directions(
     # Identical cells would differ by rounding errors in single precision.
     x = x.astype(np.float64)
     sizes = np.bincount(labels)
-    label_weights = np.where(sizes > 1, sizes / (sizes + shrinkage), 0)
+    label_weights = np.where(sizes > 1, sizes / (sizes + 10), 0)
     if not label_weights.any():
         return np.zeros((0, n_genes))
     label_weights /= label_weights.sum()
@@ -347,8 +344,8 @@ class PenalizedLogisticLoss:
         labels: NDArray[np.integer],
         fitted: NDArray[np.integer],
         nuisance: NDArray[np.float64],
-        offset: NDArray[np.floating] | None = None,
-        config: RegressionConfig = DEFAULT_CONFIG,
+        offset: NDArray[np.floating] | None,
+        config: RegressionConfig,
     ) -> None:
         self.shape = z.shape
         self.n_fitted = len(fitted)

@@ -11,6 +11,7 @@ from scipy.stats import kurtosis, skew
 
 from tosica.linear._classifier import cross_fit
 from tosica.linear._logistic import fit_regressions
+from tosica.linear._novelty import MIN_CELLS
 from tosica.linear._reference_statistics import TINY, distances_over_genes, gene_weights
 
 if TYPE_CHECKING:
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tosica.linear._reference_statistics import ReferenceStatistics
+
+
+# Cells to draw for each label of a model, and about as many at most for all of them.
+_N_REPLAYED = 100
+_MAX_REPLAYED = 10_000
+# The shift of a label with n cells has the weight n / (n + 10) beside the shift that labels share.
+_SHRINKAGE = 10
+_MAX_ITERATIONS = 10
 
 
 class LabeledCells(NamedTuple):
@@ -46,11 +55,7 @@ def fit_new_labels(
     statistics: ReferenceStatistics,
     score: Callable[[sp.csr_matrix], NDArray[np.floating]],
     tokens: sp.csr_matrix,
-    *,
     measured: NDArray[np.bool_] | None = None,
-    n_replayed: int = 100,
-    max_replayed: int = 10_000,
-    lasso_share: float = 0.5,
 ) -> NewLabelFit:
     r"""Fit a logit for each new label, beside the model's own logits, which stay as they are.
 
@@ -80,10 +85,6 @@ def fit_new_labels(
         Which gene is in which token, shape ``(n_tokens, n_genes)``.
     measured
         Shape ``(n_genes,)``: ``False`` for genes that the query lacks, which get no weight.
-    n_replayed, max_replayed
-        Cells to draw for each label of the model, and about as many at most for all of them.
-    lasso_share
-        Weight of the regression with group lasso in the mean of both regressions.
 
     Returns
     -------
@@ -91,8 +92,7 @@ def fit_new_labels(
     """
     n_old = len(statistics.means)
     n_new = int(new.labels.max()) + 1
-    n_cells = max(min(n_replayed, max_replayed // n_old), 10)
-    replayed, positions = replay_cells(statistics, n_cells, shifts)
+    replayed, positions = replay_cells(statistics, shifts)
     x = sp.vstack([replayed, labeled.x, new.x]).tocsr()
     labels = np.concatenate([positions, labeled.labels, n_old + new.labels])
     old_logits = score(x)
@@ -117,7 +117,7 @@ def fit_new_labels(
             fitted=np.arange(n_old, n_old + n_new),
             offset=-logsumexp(old_logits[cells], axis=1)[:, None],
         )
-        return (1 - lasso_share) * fitted.ridge + lasso_share * fitted.lasso
+        return (fitted.ridge + fitted.lasso) / 2
 
     is_right = np.zeros(len(new.labels), dtype=bool)
     new_x = with_bias[-len(new.labels) :]
@@ -177,12 +177,12 @@ def split_in_two(
 
 def replay_cells(
     statistics: ReferenceStatistics,
-    n_cells: int,
     shifts: NDArray[np.floating] | None = None,
-    *,
     seed: int = 0,
 ) -> tuple[sp.csr_matrix, NDArray[np.int64]]:
-    r"""Draw cells of each label from its mean and the variation within labels.
+    r"""Draw a hundred cells of each label from its mean and the variation within labels.
+
+    Of more than a hundred labels, fewer are drawn, about 10 000 in all.
 
     The expected expression of a cell of label :math:`k` is :math:`\max(0, \mu_k + F z + u s_k)`:
     the label's mean, a random sum of the main directions of the variation within labels, and a
@@ -196,8 +196,6 @@ def replay_cells(
     ----------
     statistics
         Statistics of the model's reference.
-    n_cells
-        Number of cells to draw for each label.
     shifts
         Shape ``(n_labels, n_genes)``. Difference that another batch adds to the mean of each label.
     seed
@@ -211,6 +209,7 @@ def replay_cells(
     rng = np.random.default_rng(seed)
     means = statistics.means.astype(np.float64)
     n_labels, n_genes = means.shape
+    n_cells = max(min(_N_REPLAYED, _MAX_REPLAYED // n_labels), 10)
     shares = np.bincount(statistics.reference_nearest, minlength=n_labels) + 1.0
     shares /= shares.sum()
     mean = shares @ means
@@ -257,10 +256,6 @@ def find_label_shifts(
     new_means: NDArray[np.floating],
     statistics: ReferenceStatistics,
     measured: NDArray[np.bool_] | None = None,
-    *,
-    min_cells: int = 5,
-    shrinkage: float = 10,
-    max_iter: int = 10,
 ) -> LabelShifts:
     """Find the shift of each label in the batch of a query, and the cells that have these labels.
 
@@ -284,13 +279,6 @@ def find_label_shifts(
         Statistics of the model's reference.
     measured
         Shape ``(n_genes,)``: ``False`` for genes that the query lacks, which are not compared.
-    min_cells
-        Cells of a label in the query, without which it does not count in the shift of all labels.
-    shrinkage
-        A label's own shift has the weight :math:`n / (n + 10)`, for :math:`n` cells, beside the
-        shift that labels share.
-    max_iter
-        Most iterations of the clustering.
 
     Returns
     -------
@@ -304,14 +292,14 @@ def find_label_shifts(
     cells = np.arange(len(labels))
     shifts = np.zeros_like(means)
     assigned = np.full(len(labels), -2)
-    for _ in range(max_iter):
+    for _ in range(_MAX_ITERATIONS):
         distances = distances_over_genes(x, means + shifts, weights)
         is_old = is_known | (distances[cells, labels] <= new_distance)
         previous = assigned
         assigned = np.where(is_old, labels, -1)
         if (previous == assigned).all():
             break
-        shifts = _shifts(x, assigned, means, min_cells, shrinkage) * measured
+        shifts = _shifts(x, assigned, means) * measured
     return LabelShifts(shifts, assigned)
 
 
@@ -319,17 +307,15 @@ def _shifts(
     x: sp.csr_matrix,
     labels: NDArray[np.integer],
     means: NDArray[np.float64],
-    min_cells: int,
-    shrinkage: float,
 ) -> NDArray[np.float64]:
     """Compute the shift of each label, shrunken towards the median of labels with enough cells."""
     counts = np.bincount(labels[labels >= 0], minlength=len(means))
     shifts = np.zeros_like(means)
     for label in np.flatnonzero(counts):
         shifts[label] = np.asarray(x[labels == label].mean(0)).ravel() - means[label]
-    is_frequent = counts >= min_cells
+    is_frequent = counts >= MIN_CELLS
     common = np.zeros(means.shape[1])
     if is_frequent.any():
         common = np.median(shifts[is_frequent], axis=0)
-    weight = (counts / (counts + shrinkage))[:, None]
+    weight = (counts / (counts + _SHRINKAGE))[:, None]
     return weight * shifts + (1 - weight) * common

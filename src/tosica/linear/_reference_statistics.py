@@ -26,6 +26,11 @@ MAX_CELLS_NOVELTY = MAX_CELLS_CROSS_FIT
 # Added to each gene's variance, as a share of the mean variance, so that genes which the reference
 # hardly expresses do not outweigh all others.
 _FLOOR_CELL = 0.3
+# Most components of the Mahalanobis distance, and fewest cells for each.
+_MAX_COMPONENTS = 30
+_CELLS_PER_COMPONENT = 12
+# Genes that are multiplied densely at once.
+_GENES_AT_ONCE = 2048
 
 
 @dataclass(frozen=True)
@@ -135,11 +140,7 @@ class ReferenceStatistics:
 
 
 def fit_statistics(
-    x: sp.csr_matrix,
-    labels: NDArray[np.integer],
-    *,
-    max_components: int = 30,
-    cells_per_component: int = 12,
+    x: sp.csr_matrix, labels: NDArray[np.integer]
 ) -> ReferenceStatistics | None:
     """Fit the statistics of novelty to labeled cells.
 
@@ -152,8 +153,6 @@ def fit_statistics(
         Normalized expression, shape ``(n_cells, n_genes)``.
     labels
         Label of each cell as a number, shape ``(n_cells,)``.
-    max_components, cells_per_component
-        Most components of the Mahalanobis distance, and fewest cells for each.
 
     Returns
     -------
@@ -162,7 +161,7 @@ def fit_statistics(
     label_codes, codes = np.unique(labels, return_inverse=True)
     # As many for all folds, since distances grow with the number of components.
     n_components = min(
-        max_components, len(codes) // cells_per_component, x.shape[1] - 1
+        _MAX_COMPONENTS, len(codes) // _CELLS_PER_COMPONENT, x.shape[1] - 1
     )
     products = _products(x)
 
@@ -240,14 +239,14 @@ def _distances_of_held_out(
 # --------------------------------------------------------------------------- distances
 
 
-def _products(x: sp.csr_matrix, genes_at_once: int = 2048) -> NDArray[np.float32]:
+def _products(x: sp.csr_matrix) -> NDArray[np.float32]:
     """Multiply all pairs of cells, less the mean cell, ``(n_cells, n_cells)``."""
     by_gene = sp.csc_matrix(x, dtype=np.float32)
     mean = np.asarray(x.mean(0), dtype=np.float32)
     n_cells, n_genes = x.shape
     products = np.zeros((n_cells, n_cells), dtype=np.float32)
-    for first_gene in range(0, n_genes, genes_at_once):
-        genes = slice(first_gene, first_gene + genes_at_once)
+    for first_gene in range(0, n_genes, _GENES_AT_ONCE):
+        genes = slice(first_gene, first_gene + _GENES_AT_ONCE)
         block = by_gene[:, genes].toarray() - mean[:, genes]
         products += block @ block.T
     return products

@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 # Least probability that a neighbor's label counts with: one cell that is sure of another label would
 # otherwise decide alone.
 _MIN_PROBABILITY = 1e-6
+N_ROUNDS = 2
+# Share of each label's cells that may teach, and cells that may in any case.
+_TEACHER_SHARE = 0.65
+_FEWEST_TEACHERS = 3
+# Most neighbors of a cell, and principal axes; fewer axes if there are not five cells for each.
+_MAX_NEIGHBORS = 15
+_MAX_AXES = 20
 
 
 class SelfTrained(NamedTuple):
@@ -50,13 +57,9 @@ def self_train(
     statistics: ReferenceStatistics,
     tokens: sp.csr_matrix,
     *,
-    weight: float = 0.5,
-    measured: NDArray[np.bool_] | None = None,
-    penalties: CrossValidated | None = None,
-    share: float = 0.65,
-    n_rounds: int = 2,
-    n_replayed: int = 100,
-    max_replayed: int = 10_000,
+    weight: float,
+    measured: NDArray[np.bool_] | None,
+    penalties: CrossValidated,
 ) -> SelfTrained:
     r"""Fit the regressions of the linear branch to a query, by labels that the model gives it.
 
@@ -84,13 +87,7 @@ def self_train(
     measured
         Shape ``(n_genes,)``: ``False`` for genes that the query lacks, which get no weight.
     penalties
-        Result of :func:`~tosica.linear.cross_validate` in training, by default the default ones.
-    share
-        As in :func:`choose_teachers`.
-    n_rounds
-        Number of rounds.
-    n_replayed, max_replayed
-        Cells to draw for each label of the model, and about as many at most for all of them.
+        Result of :func:`~tosica.linear.cross_validate` in training.
 
     Returns
     -------
@@ -101,24 +98,22 @@ def self_train(
     Amini et al., *Self-training: a survey*, Neurocomputing 616, 128904 (2025).
     """
     n_labels = log_probabilities.shape[1]
-    per_label = max(min(n_replayed, max_replayed // len(statistics.labels)), 10)
-    replayed, positions = replay_cells(statistics, per_label, seed=settings.seed or 0)
+    replayed, positions = replay_cells(statistics, seed=settings.seed or 0)
     replayed_labels = statistics.labels[positions]
     if measured is not None:
         x = sp.csr_matrix(x.multiply(measured))
         replayed = sp.csr_matrix(replayed.multiply(measured))
     neighbors = nearest_cells(x, n_labels)
     logits = np.asarray(log_probabilities, dtype=np.float64)
-    penalties = penalties or CrossValidated()
-    for _ in range(n_rounds):
+    for _ in range(N_ROUNDS):
         labels = logits.argmax(1)
-        teachers = choose_teachers(logits, neighbors, is_doubted, share)
+        teachers = choose_teachers(logits, neighbors, is_doubted)
         classifier = fit_classifier(
             sp.vstack([replayed, x[teachers]]).tocsr(),
             np.concatenate([replayed_labels, labels[teachers]]),
             n_labels,
             tokens,
-            **penalties._asdict(),
+            penalties,
         )
         scores = x @ classifier.weights.T + classifier.biases
         logits = (1 - weight) * log_probabilities + weight * log_softmax(scores, axis=1)
@@ -127,9 +122,7 @@ def self_train(
     )
 
 
-def nearest_cells(
-    x: sp.csr_matrix, n_labels: int, *, n_components: int = 20, max_neighbors: int = 15
-) -> NDArray[np.intp]:
+def nearest_cells(x: sp.csr_matrix, n_labels: int) -> NDArray[np.intp]:
     """Find the nearest cells of each cell of a query, in principal axes of the query itself.
 
     There are a quarter as many neighbors as a label has cells on average, so that most neighbors of a
@@ -141,10 +134,6 @@ def nearest_cells(
         Expression of the query, ``(n_cells, n_genes)``.
     n_labels
         Number of labels that the query may have.
-    n_components
-        Number of axes; fewer if there are not five cells for each.
-    max_neighbors
-        Most neighbors of a cell.
 
     Returns
     -------
@@ -154,8 +143,8 @@ def nearest_cells(
     from sklearn.neighbors import NearestNeighbors
 
     n_cells = x.shape[0]
-    n_neighbors = min(max(n_cells // (4 * n_labels), 1), max_neighbors)
-    n_axes = min(n_components, max(n_cells // 5, 1), x.shape[1])
+    n_neighbors = min(max(n_cells // (4 * n_labels), 1), _MAX_NEIGHBORS)
+    n_axes = min(_MAX_AXES, max(n_cells // 5, 1), x.shape[1])
     if n_neighbors == 1:
         return np.arange(n_cells)[:, None]
     axes = TruncatedSVD(n_axes, random_state=0).fit_transform(x)
@@ -168,9 +157,6 @@ def choose_teachers(
     logits: NDArray[np.floating],
     neighbors: NDArray[np.intp],
     is_doubted: NDArray[np.bool_],
-    share: float,
-    *,
-    fewest: int = 3,
 ) -> NDArray[np.intp]:
     """Choose the cells of a query whose labels are taught.
 
@@ -186,10 +172,6 @@ def choose_teachers(
         Result of :func:`nearest_cells`.
     is_doubted
         Cells that never teach, ``(n_cells,)``.
-    share
-        Share of each label's cells that may teach.
-    fewest
-        Cells of a label that may teach in any case.
 
     Returns
     -------
@@ -208,7 +190,7 @@ def choose_teachers(
     teachers = []
     for label in np.unique(labels):
         cells = np.flatnonzero(labels == label)
-        n_teachers = max(fewest, int(np.ceil(share * len(cells))))
+        n_teachers = max(_FEWEST_TEACHERS, int(np.ceil(_TEACHER_SHARE * len(cells))))
         most_certain = cells[np.argsort(-certainty[cells], kind="stable")[:n_teachers]]
         teachers.append(most_certain[may_teach[most_certain]])
     return np.sort(np.concatenate(teachers))

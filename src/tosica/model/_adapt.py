@@ -20,7 +20,9 @@ from tosica._validate import ANNDATA, validate_params
 from tosica.linear import (
     MAX_CELLS,
     MIN_CELLS,
+    N_ROUNDS,
     Adaptation,
+    CrossValidated,
     common_shift,
     label_excess,
     limit_confidence,
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
     from tosica.linear._self_training import SelfTrained
     from tosica.module import TOSICAModule
 
-_N_ROUNDS = 2
 # Cells with a smaller p-value of novelty do not teach.
 _LEAST_PVALUE = 0.05
 _BATCH_SIZE = 64
@@ -185,8 +186,7 @@ class AdaptMixin(SetupMixin):
                 token_genes(self.module),
                 weight=signal / 2,
                 measured=query.measured,
-                penalties=self.training_.regression,
-                n_rounds=_N_ROUNDS,
+                penalties=self.training_.regression or CrossValidated(),
             )
             temperature = self._adapted_temperature(query, fit)
             weights, biases = self._calibrated_branch()
@@ -197,13 +197,13 @@ class AdaptMixin(SetupMixin):
         n_teachers = len(fit.teachers)
         model.training_ = replace(
             model.training_,
-            adaptation=Adaptation(n_sampled, n_teachers, _N_ROUNDS, weights, biases),
+            adaptation=Adaptation(n_sampled, n_teachers, N_ROUNDS, weights, biases),
         )
         logger.info(
             "adapt: %s of %s cells taught in the last of %d rounds",
             format_thousands(n_teachers),
             format_thousands(adata.n_obs),
-            _N_ROUNDS,
+            N_ROUNDS,
         )
         return model
 

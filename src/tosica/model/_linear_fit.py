@@ -105,16 +105,18 @@ class LinearFit:
     def fit(self) -> None:
         """Fit the regressions to the training cells, with several modalities also to each alone."""
         rows = self.rows[self.data.train_idx]
-        self._fitted = [
-            linear.fit_linear_classifier(
-                features.select(rows),
+        self._fitted = []
+        for features, penalties in zip(self._features, self._penalties, strict=True):
+            cells = features.select(rows).subsample(linear.MAX_CELLS)
+            fitted = linear.fit_classifier(
+                cells.expression(),
+                cells.labels,
                 len(self.labels),
                 features.tokens,
-                weight=1.0,
-                **penalties._asdict(),
+                penalties,
+                cells.slices,
             )
-            for features, penalties in zip(self._features, self._penalties, strict=True)
-        ]
+            self._fitted.append(fitted)
         codes_present, codes = np.unique(rows.labels, return_inverse=True)
         adjustment = linear.logit_adjustment(codes)
         # The network's logits get the adjustment of the regressions. Softmax does not depend on a
