@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
     from mudata import MuData
-    from numpy.typing import NDArray
+
+    from tosica._arrays import FloatArray
 
 # Label of a cell whose best label is too improbable, and of a cluster in which no label has enough
 # of the cells.
@@ -153,7 +154,7 @@ def _column(adata: AnnData | MuData, name: str) -> pd.Series:
     raise KeyError(f"adata.obs has no column {name!r}{advice}")
 
 
-def read_numbers(adata: AnnData | MuData, column: str) -> NDArray[np.float64]:
+def read_numbers(adata: AnnData | MuData, column: str) -> FloatArray:
     """Read a column of ``obs`` that holds numbers.
 
     Raises
@@ -301,7 +302,7 @@ def find_gene_sets(
     return names
 
 
-def read_attention(adata: AnnData, key: str) -> tuple[NDArray[np.floating], list[str]]:
+def read_attention(adata: AnnData, key: str) -> tuple[FloatArray, list[str]]:
     """Read the attention of every cell to every gene set, or what each gene set adds in it.
 
     Parameters

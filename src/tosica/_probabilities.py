@@ -10,7 +10,9 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
+
+    from tosica._arrays import BoolArray, FloatArray
 
 
 def fit_temperature(
@@ -124,8 +126,8 @@ def conformal_threshold(held_out: ArrayLike, coverage: float) -> float:
 
 
 def label_sets(
-    probabilities: NDArray[np.floating], threshold: float, *, allow_empty: bool
-) -> tuple[NDArray[np.bool_], int]:
+    probabilities: FloatArray, threshold: float, *, allow_empty: bool
+) -> tuple[BoolArray, int]:
     """Find the labels whose probability is at least a threshold, for each cell.
 
     Parameters

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from anndata import AnnData
-    from numpy.typing import NDArray
 
+    from tosica._arrays import FloatArray, IntArray
     from tosica.tl._evidence import Cells
 
 # Every label keeps at least this many cells on the map.
@@ -54,8 +54,8 @@ class Positions(NamedTuple):
     there is no map.
     """
 
-    rows: NDArray[np.int64]
-    xy: NDArray[np.float64]
+    rows: IntArray
+    xy: FloatArray
     computed: bool = False
     why_not: str = ""
 
@@ -255,7 +255,7 @@ def _hover_tool(make: Any, points: Any, *, has_novelty: bool) -> Any:
     )
 
 
-def _columns(cells: Cells, positions: Positions) -> dict[str, NDArray[np.integer]]:
+def _columns(cells: Cells, positions: Positions) -> dict[str, IntArray]:
     """Values of each cell on the map, in as few bytes as can be."""
     rows = positions.rows
     xy = positions.xy
@@ -264,7 +264,7 @@ def _columns(cells: Cells, positions: Positions) -> dict[str, NDArray[np.integer
     scaled = np.rint((xy - low) / np.where(extent > 0, extent, 1) * _FINEST).astype(
         np.uint16
     )
-    columns: dict[str, NDArray[np.integer]] = {
+    columns: dict[str, IntArray] = {
         "x": scaled[:, 0],
         "y": scaled[:, 1],
         "label": cells.codes[rows].astype(np.uint16),
@@ -321,9 +321,7 @@ def _color_mappers(cells: Cells, colors: list[str]) -> dict[str, dict[str, Any]]
     return mappers
 
 
-def _add_labels(
-    plot: Any, cells: Cells, columns: dict[str, NDArray[np.integer]]
-) -> None:
+def _add_labels(plot: Any, cells: Cells, columns: dict[str, IntArray]) -> None:
     """Write the name of each label where its cells are."""
     from bokeh.models import ColumnDataSource
 

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mudata import MuData
-    from numpy.typing import NDArray
 
+    from tosica._arrays import FloatArray
     from tosica._report._map import Positions
     from tosica.tl._evidence import Evidence
 
@@ -285,9 +285,7 @@ def label_facts(cells: Cells, colors: list[str]) -> list[dict[str, Any]]:
     return facts
 
 
-def _histogram(
-    values: NDArray[np.floating], low: float, high: float
-) -> list[tuple[int, float]]:
+def _histogram(values: FloatArray, low: float, high: float) -> list[tuple[int, float]]:
     """Position and height from 0 to 1 of the bars that are not empty.
 
     Values outside of the range are counted at its ends.

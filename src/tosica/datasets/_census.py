@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from anndata import AnnData
-    from numpy.typing import NDArray
+
+    from tosica._arrays import IntArray
 
 # Changes when the files in the cache do.
 _FORMAT = 1
@@ -288,13 +289,13 @@ class Selection:
     """
 
     candidates: Candidates
-    sampled: NDArray[np.integer]
+    sampled: IntArray
     types: pd.DataFrame
     datasets: pd.DataFrame
-    genes: NDArray[np.integer]
+    genes: IntArray
 
     @property
-    def joinids(self) -> NDArray[np.integer]:
+    def joinids(self) -> IntArray:
         """Numbers of the cells, in ascending order."""
         return self.candidates.joinids[self.sampled]
 
@@ -399,7 +400,7 @@ def _check_any(cells: Candidates, query: CensusQuery) -> None:
 
 def _whole_transcriptomes(
     experiment: Experiment, cells: Candidates
-) -> tuple[Candidates, pd.DataFrame, NDArray[np.integer]]:
+) -> tuple[Candidates, pd.DataFrame, IntArray]:
     """Leave out data sets of panels, and find the genes that all others measured.
 
     Returns

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
     import pyarrow as pa
-    from numpy.typing import NDArray
+
+    from tosica._arrays import BoolArray, IntArray
 
 # A folder or an address of a census in the same layout, in the place of the public one.
 VARIABLE = "TOSICA_CENSUS"
@@ -266,9 +267,7 @@ class Experiment:
                 column_names=list(columns), value_filter=value_filter
             )
 
-    def cells(
-        self, joinids: NDArray[np.integer], columns: Sequence[str]
-    ) -> pd.DataFrame:
+    def cells(self, joinids: IntArray, columns: Sequence[str]) -> pd.DataFrame:
         """Read columns of some cells, in the order of their numbers."""
         client = import_client()
         with _explain_failure(self.census.source):
@@ -287,9 +286,7 @@ class Experiment:
             table = client.get_var(self.census.root, self.name, column_names=columns)
         return table.set_index("soma_joinid").sort_index()
 
-    def measured(
-        self, datasets: NDArray[np.integer], n_genes: int
-    ) -> NDArray[np.bool_]:
+    def measured(self, datasets: IntArray, n_genes: int) -> BoolArray:
         """Read which genes data sets measured.
 
         Parameters
@@ -314,7 +311,7 @@ class Experiment:
                 ].to_numpy()
         return is_measured
 
-    def counts(self, joinids: NDArray[np.integer], genes: NDArray[np.integer]) -> Any:
+    def counts(self, joinids: IntArray, genes: IntArray) -> Any:
         """Read the counts of some cells and genes, in the order of their numbers.
 
         Returns

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from tosica._arrays import BoolArray, IntArray
+
 # Rows of the census's matrix that are stored together, and so are downloaded together.
 ROWS_PER_TILE = 2048
 # Columns of the cells that the choice needs, and what they may be filtered by.
@@ -28,7 +30,7 @@ class Coder:
         self.names: list[str] = []
         self._codes: dict[str, int] = {}
 
-    def encode(self, column: pa.ChunkedArray) -> NDArray[np.int32]:
+    def encode(self, column: pa.ChunkedArray) -> IntArray:
         """Number the values of a column."""
         encoded = column.combine_chunks()
         if not hasattr(encoded, "indices"):
@@ -64,11 +66,11 @@ class Candidates:
         Cells that each filter left out, the earlier one counts.
     """
 
-    joinids: NDArray[np.integer]
-    types: NDArray[np.integer]
-    datasets: NDArray[np.integer]
-    donors: NDArray[np.integer]
-    n_values: NDArray[np.integer]
+    joinids: IntArray
+    types: IntArray
+    datasets: IntArray
+    donors: IntArray
+    n_values: IntArray
     type_names: list[str]
     dataset_names: list[str]
     n_before: int
@@ -77,7 +79,7 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.joinids)
 
-    def select(self, is_selected: NDArray[np.bool_]) -> Candidates:
+    def select(self, is_selected: BoolArray) -> Candidates:
         """Take some of the cells."""
         return replace(
             self,
@@ -149,7 +151,7 @@ def collect(
     )
 
 
-def sample(cells: Candidates, n_per_type: int, seed: int = 0) -> NDArray[np.integer]:
+def sample(cells: Candidates, n_per_type: int, seed: int = 0) -> IntArray:
     """Sample at most ``n_per_type`` cells of each type, as evenly as possible over data sets, then donors.
 
     Cells of a donor are taken by the tile that they are stored in, in an order that is the same for
@@ -164,7 +166,7 @@ def sample(cells: Candidates, n_per_type: int, seed: int = 0) -> NDArray[np.inte
     tiles = (cells.joinids // ROWS_PER_TILE).astype(np.int32)
     order_of_tile = rng.permutation(int(tiles.max(initial=0)) + 1).astype(np.int32)
     sampled = np.arange(len(cells), dtype=np.int32)
-    position: NDArray[np.integer] = order_of_tile[tiles]
+    position: IntArray = order_of_tile[tiles]
     del tiles
     # Of each donor as many as could be needed, then of each data set, then of each type.
     for strata in (cells.donors, cells.datasets, np.zeros_like(cells.types)):
@@ -187,7 +189,7 @@ def sample(cells: Candidates, n_per_type: int, seed: int = 0) -> NDArray[np.inte
     return sampled[np.argsort(cells.joinids[sampled])]
 
 
-def _position_in_group(group: NDArray[np.integer]) -> NDArray[np.integer]:
+def _position_in_group(group: IntArray) -> IntArray:
     """Number the members of each group, of rows that are sorted by group."""
     is_new = np.append(True, group[1:] != group[:-1])[: len(group)]
     begins = np.flatnonzero(is_new)
@@ -195,7 +197,7 @@ def _position_in_group(group: NDArray[np.integer]) -> NDArray[np.integer]:
     return np.arange(len(group)) - np.repeat(begins, sizes)
 
 
-def type_table(cells: Candidates, sampled: NDArray[np.integer]) -> pd.DataFrame:
+def type_table(cells: Candidates, sampled: IntArray) -> pd.DataFrame:
     """Count the cells of each type: how many there are, are taken, and of how many data sets and donors.
 
     Returns

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from anndata import AnnData
-    from numpy.typing import NDArray
+
+    from tosica._arrays import FloatArray, ObjectArray
 
 LABELS_KEY = "cell_type"
 BATCH_KEY = "batch"
@@ -114,9 +115,9 @@ def train_on(reference: AnnData, **train_kwargs: Any) -> TOSICA:
 class HeldOut(NamedTuple):
     """What models say of cells whose donors or data sets they have not seen; ``(n_cells,)`` each."""
 
-    truth: NDArray[np.object_]
-    predicted: NDArray[np.object_]
-    probability: NDArray[np.float64]
+    truth: ObjectArray
+    predicted: ObjectArray
+    probability: FloatArray
 
 
 def hold_out(reference: AnnData, key: str, **train_kwargs: Any) -> HeldOut | None:

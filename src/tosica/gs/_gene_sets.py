@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import scipy.sparse as sp
-    from numpy.typing import NDArray
+
+    from tosica._arrays import Float32Array, IntArray, ObjectArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +44,7 @@ class GeneSets:
         positions, and ``weight``.
     """
 
-    names: NDArray[np.object_]
+    names: ObjectArray
     gene_names: pd.Index
     members: csr_matrix
     source: str = ""
@@ -56,7 +57,7 @@ class GeneSets:
         return len(self.names)
 
     @property
-    def sizes(self) -> NDArray[np.intp]:
+    def sizes(self) -> IntArray:
         """Number of genes of each set, ``(n_sets,)``."""
         return np.diff(self.members.indptr).astype(np.intp)
 
@@ -73,9 +74,9 @@ class GeneSets:
     def from_pairs(
         cls,
         names: Sequence[str],
-        sets: NDArray[np.intp],
+        sets: IntArray,
         genes: Sequence[str],
-        weights: NDArray[np.float32] | None = None,
+        weights: Float32Array | None = None,
         **attributes: Any,
     ) -> GeneSets:
         """Make gene sets of pairs of set and gene.
@@ -139,12 +140,12 @@ class GeneSets:
             for position, name in enumerate(self.names)
         }
 
-    def genes_of(self, position: int) -> NDArray[np.intp]:
+    def genes_of(self, position: int) -> IntArray:
         """Positions of the genes of one set, ascending."""
         begin, end = self.members.indptr[position : position + 2]
         return self.members.indices[begin:end]
 
-    def subset(self, positions: NDArray[np.intp]) -> GeneSets:
+    def subset(self, positions: IntArray) -> GeneSets:
         """Take some of the sets, in the order of their positions."""
         weights = self.weights
         if weights is not None:
@@ -162,8 +163,8 @@ class GeneSets:
     def on_genes(
         self,
         gene_names: pd.Index,
-        genes: NDArray[np.intp],
-        matches: NDArray[np.intp],
+        genes: IntArray,
+        matches: IntArray,
     ) -> GeneSets:
         """Replace the genes by others that they match.
 

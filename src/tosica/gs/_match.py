@@ -28,8 +28,7 @@ from tosica.gs._spelling import ALIAS, COMPOSITE, NUMBERED
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
-
+    from tosica._arrays import IntArray
     from tosica.gs._gene_list import Resolved
 
 # Another column is tried if the index matches a smaller share of all possible genes.
@@ -66,8 +65,8 @@ class GeneMatch:
         Names that may be several of the targets, with these genes.
     """
 
-    targets: NDArray[np.intp]
-    rows: NDArray[np.intp]
+    targets: IntArray
+    rows: IntArray
     n_by_name: int
     names: GeneList
     column: str | None = None

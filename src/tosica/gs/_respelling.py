@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from tosica._arrays import BoolArray, IntArray, ObjectArray
 
 _SEPARATOR = re.compile("[^A-Za-z0-9]")
 
@@ -24,16 +24,16 @@ class Respelled(NamedTuple):
     several candidates; they are not matched.
     """
 
-    targets: NDArray[np.intp]
-    rows: NDArray[np.intp]
+    targets: IntArray
+    rows: IntArray
     ambiguous: list[str]
 
 
 def match_respelled(
     names: pd.Index,
     targets: pd.Index,
-    matched_targets: NDArray[np.intp],
-    matched_rows: NDArray[np.intp],
+    matched_targets: IntArray,
+    matched_rows: IntArray,
 ) -> Respelled:
     """Find targets among names that write another one of ``-``, ``_`` and ``.``.
 
@@ -78,9 +78,7 @@ def match_respelled(
     )
 
 
-def same_but_hyphens(
-    left: NDArray[np.object_], right: NDArray[np.object_]
-) -> NDArray[np.bool_]:
+def same_but_hyphens(left: ObjectArray, right: ObjectArray) -> BoolArray:
     """Compare two arrays of names, with ``-``, ``_`` and ``.`` taken as equal, ``(n_names,)``."""
     return np.asarray(_fold(pd.Index(left)) == _fold(pd.Index(right)))
 

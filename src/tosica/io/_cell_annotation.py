@@ -19,9 +19,9 @@ from tosica.onto._ontology import TERM_SUFFIX, read_ontology
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import numpy as np
     from anndata import AnnData
-    from numpy.typing import NDArray
+
+    from tosica._arrays import BoolArray
 
 # Version of the schema that this module was written for.
 SCHEMA = "1.1.0"
@@ -218,9 +218,7 @@ def _annotations(
     return annotations
 
 
-def _term(
-    adata: AnnData, column: str, is_of_label: NDArray[np.bool_]
-) -> dict[str, str]:
+def _term(adata: AnnData, column: str, is_of_label: BoolArray) -> dict[str, str]:
     """Read the term of a label and its name, if the cells have one."""
     terms = adata.obs.get(f"{column}{TERM_SUFFIX}")
     if terms is None:
@@ -260,7 +258,7 @@ def _rationale(
     adata: AnnData,
     column: str,
     key: str,
-    is_of_label: NDArray[np.bool_],
+    is_of_label: BoolArray,
     genes: Sequence[str],
     gene_sets: Sequence[str],
 ) -> str:

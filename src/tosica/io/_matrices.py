@@ -12,7 +12,7 @@ from tosica.data import TARGET_SUM
 from tosica.io._errors import ReadError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from tosica._arrays import FloatArray
 
 # The logarithm of a count: the largest one that R can hold is below it.
 _LARGEST_LOG = 50.0
@@ -123,9 +123,7 @@ def recover_counts(
     return None, "there are no counts, and they cannot be recovered from the values"
 
 
-def _round(
-    products: NDArray[np.float64], tolerance: float
-) -> NDArray[np.float64] | None:
+def _round(products: FloatArray, tolerance: float) -> FloatArray | None:
     """Round values to counts, if all are whole up to rounding errors."""
     rounded = np.rint(products)
     absolute = 1e-6 + (1e-3 if tolerance > 1e-8 else 0)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tosica._arrays import BoolArray, FloatArray, IntArray
     from tosica.data import CellMatrix, JointMatrix, ModalitySlice
 
 # More cells hardly change the regression or the principal components; with more cells,
@@ -63,8 +64,8 @@ class LabeledRows:
     """
 
     rows: CellMatrix | JointMatrix
-    cells: NDArray[np.integer]
-    labels: NDArray[np.integer]
+    cells: IntArray
+    labels: IntArray
     slices: tuple[ModalitySlice, ...]
 
     def __getitem__(self, index: NDArray[Any]) -> LabeledRows:
@@ -85,15 +86,15 @@ class LabeledRows:
 class LinearClassifier(NamedTuple):
     """Parameters of the linear branch, which adds its logits to those of the network."""
 
-    weights: NDArray[np.float64]
+    weights: FloatArray
     """Shape ``(n_labels, n_genes)``."""
-    biases: NDArray[np.float64]
+    biases: FloatArray
     """Shape ``(n_labels,)``."""
-    clip_max: NDArray[np.float64]
+    clip_max: FloatArray
     """Largest expression of each gene, ``(n_genes,)``."""
-    pair_weights: NDArray[np.float64]
+    pair_weights: FloatArray
     """Weights of the labels that occur, split by :func:`split_among_tokens`, ``(n_occurring, n_pairs)``."""
-    inactive: NDArray[np.integer]
+    inactive: IntArray
     """Codes of labels to which no gene set contributes in the group lasso."""
 
 
@@ -110,7 +111,7 @@ class CrossValidated(NamedTuple):
 
 def fit_classifier(
     x: sp.csr_matrix,
-    labels: NDArray[np.integer],
+    labels: IntArray,
     n_labels: int,
     tokens: sp.csr_matrix,
     penalties: CrossValidated,
@@ -159,14 +160,14 @@ def fit_classifier(
     )
 
 
-def _center(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _center(values: FloatArray) -> FloatArray:
     """Subtract the mean of all labels, which softmax does not depend on."""
     return values - values.mean(0)
 
 
 def split_among_tokens(
-    weights: NDArray[np.float64], relevance: NDArray[np.float64], tokens: sp.csr_matrix
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    weights: FloatArray, relevance: FloatArray, tokens: sp.csr_matrix
+) -> tuple[FloatArray, BoolArray]:
     """Split each gene's weight among the tokens that hold it, in proportion to their relevance.
 
     Tokens that the group lasso leaves out have a hundredth of the relevance of the label's most
@@ -239,7 +240,7 @@ def cross_validate(data: LabeledRows, tokens: sp.csr_matrix) -> CrossValidated:
     else:
         configs.append(replace(DEFAULT_CONFIG, gene_scale_power=0.125))
 
-    def fit(cells: NDArray[np.bool_]) -> list[Regressions]:
+    def fit(cells: BoolArray) -> list[Regressions]:
         return [
             fit_regressions(
                 x[cells],
@@ -277,7 +278,7 @@ def cross_validate(data: LabeledRows, tokens: sp.csr_matrix) -> CrossValidated:
 
 
 class _Candidate(NamedTuple):
-    log_likelihood: NDArray[np.float64]
+    log_likelihood: FloatArray
     """Log-likelihood of each held-out cell, ``(n_cells,)``."""
     parameters: CrossValidated
 
@@ -291,9 +292,9 @@ class _Candidate(NamedTuple):
 
 
 def _choose_lasso_share(
-    scores: NDArray[np.float64],
-    labels: NDArray[np.integer],
-    adjustment: NDArray[np.float64],
+    scores: FloatArray,
+    labels: IntArray,
+    adjustment: FloatArray,
     config: RegressionConfig,
 ) -> _Candidate:
     """Choose the weight of the group lasso, and fit the temperature, for some penalties.
@@ -318,7 +319,7 @@ def _choose_lasso_share(
     return best
 
 
-def logit_adjustment(labels: NDArray[np.integer]) -> NDArray[np.float64]:
+def logit_adjustment(labels: IntArray) -> FloatArray:
     r"""Compute an offset of each label's logit, so that rare labels are found.
 
     New cells of a label score less than those it was fitted to, the more so the fewer these were.
@@ -350,15 +351,13 @@ def linear_to_network_ratio(n_cells: int) -> float:
 # --------------------------------------------------------------------------- subsamples, folds
 
 
-def _shuffle_labels(
-    labels: NDArray[np.integer], rng: np.random.Generator
-) -> Iterator[NDArray[np.intp]]:
+def _shuffle_labels(labels: IntArray, rng: np.random.Generator) -> Iterator[IntArray]:
     """Cells of each label in turn, in random order."""
     for label in np.unique(labels):
         yield rng.permutation(np.flatnonzero(labels == label))
 
 
-def subsample_by_label(labels: NDArray[np.integer], max_cells: int) -> NDArray[np.intp]:
+def subsample_by_label(labels: IntArray, max_cells: int) -> IntArray:
     """Draw cells: all cells of rare labels, and equally many of each frequent label.
 
     Parameters
@@ -387,11 +386,11 @@ def subsample_by_label(labels: NDArray[np.integer], max_cells: int) -> NDArray[n
 
 
 def cross_fit(
-    labels: NDArray[np.integer],
-    fit: Callable[[NDArray[np.bool_]], Classifier],
+    labels: IntArray,
+    fit: Callable[[BoolArray], Classifier],
     *,
     n_folds: int = 5,
-) -> Iterator[tuple[NDArray[np.bool_], Classifier]]:
+) -> Iterator[tuple[BoolArray, Classifier]]:
     """Fit one classifier for each fold, to the cells of all other folds.
 
     Folds are stratified by label.
@@ -423,7 +422,7 @@ def cross_fit(
 # --------------------------------------------------------------------------- missing genes
 
 
-def fit_ppca(data: LabeledRows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def fit_ppca(data: LabeledRows) -> tuple[FloatArray, FloatArray]:
     """Fit probabilistic PCA (Tipping and Bishop, *J. R. Stat. Soc. B* 61, 1999).
 
     Parameters

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.stats import norm
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from tosica._arrays import FloatArray, IntArray
 
 # A medium effect is a correlation of 0.3 (Cohen, Statistical Power Analysis, 1988).
 _MEDIUM_EFFECT = 0.3
@@ -42,9 +42,9 @@ class Interaction(NamedTuple):
 
 
 def strongest_interaction(
-    set_scores: NDArray[np.floating],
-    probabilities: NDArray[np.floating],
-    labels: NDArray[np.integer],
+    set_scores: FloatArray,
+    probabilities: FloatArray,
+    labels: IntArray,
 ) -> Interaction:
     """Find the product of two gene sets that a linear classifier misses most.
 

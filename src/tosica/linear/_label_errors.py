@@ -19,7 +19,8 @@ from tosica.linear._logistic import RegressionConfig, fit_regressions
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
-    from numpy.typing import NDArray
+
+    from tosica._arrays import BoolArray, FloatArray, IntArray
 
 
 # Least share of flagged cells among all cells, and among misclassified ones.
@@ -37,7 +38,7 @@ _MIN_CELLS_OF_LABEL = 5
 _CONFIG = RegressionConfig(C=0.3, within_class_penalty=0, multinomial=True)
 
 
-def find_label_errors(data: LabeledRows) -> NDArray[np.integer]:
+def find_label_errors(data: LabeledRows) -> IntArray:
     """Find cells with a wrong label, if such cells are frequent: another label is probable, and theirs is not.
 
     Probabilities are those of a classifier that was not fitted to the cell (confident learning;
@@ -78,7 +79,7 @@ def find_label_errors(data: LabeledRows) -> NDArray[np.integer]:
 
 def _cross_fitted_confidence(
     data: LabeledRows,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[FloatArray, FloatArray]:
     """Compute the probability of each cell's own and most probable label, cross-fitted.
 
     Classifiers are fitted to a subsample. Other cells are scored by their mean.
@@ -91,12 +92,10 @@ def _cross_fitted_confidence(
     self_confidence = np.ones(n_cells)
     confidence = np.ones(n_cells)
 
-    def fit(cells: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def fit(cells: BoolArray) -> FloatArray:
         return fit_regressions(x[cells], labels[cells], config=_CONFIG).ridge
 
-    def score(
-        cells: NDArray[np.integer], x: sp.csr_matrix, weights: NDArray[np.float64]
-    ) -> None:
+    def score(cells: IntArray, x: sp.csr_matrix, weights: FloatArray) -> None:
         probabilities = softmax(x @ weights.T, axis=1)
         rows = np.arange(len(cells))
         self_confidence[cells] = probabilities[rows, data.labels[cells]]

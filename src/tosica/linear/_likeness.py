@@ -12,7 +12,7 @@ from tosica.linear._reference_statistics import TINY, ReferenceStatistics
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
+    from tosica._arrays import Float32Array, FloatArray, IntArray
 
 # Fewest labels whose differences are compared: two have only one.
 _MIN_LABELS = 3
@@ -21,10 +21,10 @@ _N_DRAWN = 100
 
 
 def label_likeness(
-    sums: NDArray[np.floating],
-    n_cells: NDArray[np.integer],
+    sums: FloatArray,
+    n_cells: IntArray,
     statistics: ReferenceStatistics,
-    weights: NDArray[np.floating],
+    weights: FloatArray,
 ) -> float | None:
     """Correlate what sets the labels of a query apart with what does in the reference.
 
@@ -63,9 +63,9 @@ def label_likeness(
 
 def label_changes(
     statistics: ReferenceStatistics,
-    assign: Callable[[NDArray[np.float32], bool], NDArray[np.integer]],
+    assign: Callable[[Float32Array, bool], IntArray],
     n_labels: int,
-) -> NDArray[np.float32]:
+) -> Float32Array:
     """Estimate which share of each label's cells gets another label for the genes that a query lacks.
 
     Cells are drawn around the mean of each label with the variance of each gene within labels, because a model keeps

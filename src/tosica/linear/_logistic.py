@@ -18,8 +18,7 @@ from tosica._parallel import thread_map
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
+    from tosica._arrays import BoolArray, Float32Array, FloatArray, IntArray
     from tosica.data import ModalitySlice
 
 
@@ -90,24 +89,24 @@ class Regressions(NamedTuple):
     mean is more accurate than either. Without gene sets or group penalty both are the same.
     """
 
-    ridge: NDArray[np.float64]
+    ridge: FloatArray
     """Weights without group lasso, ``(n_labels, n_genes)``."""
-    lasso: NDArray[np.float64]
+    lasso: FloatArray
     """Weights with group lasso, ``(n_labels, n_genes)``."""
-    relevance: NDArray[np.float64]
+    relevance: FloatArray
     """Contribution of each gene set to each label, ``(n_labels, n_gene_sets)``; no columns without group lasso."""
 
 
 def fit_regressions(
     x: sp.csr_matrix,
-    labels: NDArray[np.integer],
+    labels: IntArray,
     *,
-    batch_directions: NDArray[np.floating] | None = None,
+    batch_directions: FloatArray | None = None,
     gene_sets: sp.csr_matrix | None = None,
     slices: Sequence[ModalitySlice] = (),
     config: RegressionConfig = DEFAULT_CONFIG,
-    fitted: NDArray[np.integer] | None = None,
-    offset: NDArray[np.floating] | None = None,
+    fitted: IntArray | None = None,
+    offset: FloatArray | None = None,
 ) -> Regressions:
     r"""Fit one-vs-rest logistic regression with ridge and nuisance penalty, without and with group lasso.
 
@@ -207,17 +206,17 @@ def fit_regressions(
 
 def _gene_scale(
     x: sp.csr_matrix,
-    genes: NDArray[np.intp],
+    genes: IntArray,
     slices: Sequence[ModalitySlice],
     power: float,
-) -> NDArray[np.float64]:
+) -> FloatArray:
     """Compute a divisor of each gene, ``(n_genes,)``: its mean to a power, equal variance of modalities.
 
     Without scaling, the strongest genes would dominate. Scaled to equal means, the weakest genes
     would, which are mostly noise.
     """
     mean = np.asarray(abs(x).mean(0)).ravel()
-    scale: NDArray[np.float64] = np.where(mean > 0, mean, 1) ** power
+    scale: FloatArray = np.where(mean > 0, mean, 1) ** power
     if len(slices) > 1:
         sizes = [modality.stop - modality.start for modality in slices]
         modality_of_gene = np.repeat(np.arange(len(slices)), sizes)[genes]
@@ -230,9 +229,9 @@ def _gene_scale(
 def _fit_both(
     loss: PenalizedLogisticLoss,
     gene_sets: sp.csr_matrix | None,
-    genes: NDArray[np.intp],
+    genes: IntArray,
     config: RegressionConfig,
-) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float64]]:
+) -> tuple[Float32Array, Float32Array, FloatArray]:
     """Fit the ridge and the group lasso: both weights, and the relevance, which has no columns without gene sets."""
     n_fitted = loss.n_fitted
     n_cells, n_genes = loss.shape
@@ -260,9 +259,9 @@ def _fit_both(
 
 def within_class_directions(
     x: sp.csr_matrix,
-    labels: NDArray[np.integer],
+    labels: IntArray,
     n_directions: int,
-) -> NDArray[np.float64]:
+) -> FloatArray:
     r"""Find the main directions of the variation within labels, scaled to the standard deviation.
 
     They are the leading principal components of cells less the mean of their label. Labels count
@@ -309,7 +308,7 @@ def within_class_directions(
         cells = root_weights * np.linalg.qr(cells)[0]
         subspace = x.T @ cells - means.T @ (sizes[:, None] * (averaging @ cells))
     directions, lengths, _ = np.linalg.svd(subspace, full_matrices=False)
-    scaled: NDArray[np.float64] = (directions * lengths).T[:n_directions]
+    scaled: FloatArray = (directions * lengths).T[:n_directions]
     return scaled
 
 
@@ -341,10 +340,10 @@ class PenalizedLogisticLoss:
     def __init__(
         self,
         z: sp.csr_matrix,
-        labels: NDArray[np.integer],
-        fitted: NDArray[np.integer],
-        nuisance: NDArray[np.float64],
-        offset: NDArray[np.floating] | None,
+        labels: IntArray,
+        fitted: IntArray,
+        nuisance: FloatArray,
+        offset: FloatArray | None,
         config: RegressionConfig,
     ) -> None:
         self.shape = z.shape
@@ -372,8 +371,8 @@ class PenalizedLogisticLoss:
         self._dual = np.zeros_like(self._is_label)
 
     def fit(
-        self, variance: NDArray[np.float32], max_iter: int, tolerance: float
-    ) -> NDArray[np.float32]:
+        self, variance: Float32Array, max_iter: int, tolerance: float
+    ) -> Float32Array:
         """Minimize the loss, starting from the last minimum, and return the weights.
 
         ``variance``, ``(n_fitted, n_genes)``, is the prior variance of each weight: one over its
@@ -389,13 +388,13 @@ class PenalizedLogisticLoss:
         # In the memory order of the products.
         variance = np.asfortranarray(variance)
 
-        def to_weights(dual: NDArray[np.float32]) -> NDArray[np.float32]:
+        def to_weights(dual: Float32Array) -> Float32Array:
             weights = variance * self._times(self._transposed, dual)
             projected = np.einsum("kq,kqr->kr", weights @ self._nuisance.T, inverse)
             weights -= variance * (self._nuisance.T @ projected.T).T
             return weights
 
-        def to_scores(dual: NDArray[np.float32]) -> NDArray[np.float32]:
+        def to_scores(dual: Float32Array) -> Float32Array:
             return np.ascontiguousarray(self._times(self._z, to_weights(dual)))
 
         dual = self._dual
@@ -438,13 +437,13 @@ class PenalizedLogisticLoss:
 
     def _line_search(
         self,
-        is_active: NDArray[np.bool_],
-        scores: NDArray[np.float32],
-        probability: NDArray[np.float32],
-        change: NDArray[np.float32],
-        slope: NDArray[np.float32],
-        curvature: NDArray[np.float32],
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        is_active: BoolArray,
+        scores: Float32Array,
+        probability: Float32Array,
+        change: Float32Array,
+        slope: Float32Array,
+        curvature: Float32Array,
+    ) -> tuple[Float32Array, Float32Array, Float32Array]:
         """Find the length of a step by Newton's method and bisection.
 
         ``slope`` and ``curvature`` are those of the penalty. The slope of the loss has fallen to a
@@ -483,15 +482,13 @@ class PenalizedLogisticLoss:
             probability = self._probability(moved)
         return length, moved, probability
 
-    def _times(self, matrix: Any, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _times(self, matrix: Any, rows: Float32Array) -> Float32Array:
         """Multiply rows by the expression or its transpose."""
         if isinstance(matrix, torch.Tensor):
             return (matrix @ torch.from_numpy(np.ascontiguousarray(rows.T))).numpy().T
         return (matrix @ rows.T).T
 
-    def _dot(
-        self, left: NDArray[np.float32], right: NDArray[np.float32]
-    ) -> NDArray[np.float32]:
+    def _dot(self, left: Float32Array, right: Float32Array) -> Float32Array:
         """Multiply the rows of each label, ``(n_fitted, 1)``, or all rows."""
         products = np.einsum("kn,kn->k", left, right)[:, None]
         return products.sum(keepdims=True) if self._multinomial else products

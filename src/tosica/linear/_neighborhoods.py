@@ -14,8 +14,7 @@ from tosica.linear._novelty import MIN_CELLS
 from tosica.linear._reference_statistics import TINY
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from tosica._arrays import BoolArray, FloatArray, IntArray
     from tosica.linear._reference_statistics import ReferenceStatistics
 
 # Components of the query in which its cells are neighbors, and cells that each needs.
@@ -44,9 +43,9 @@ _BATCH_SIZE = 512
 class Neighborhoods(NamedTuple):
     """Each cell of a query with the cells that are nearest in the query's own components."""
 
-    components: NDArray[np.float64]
+    components: FloatArray
     """Shape ``(n_cells, n_components)``."""
-    nearest: NDArray[np.int64]
+    nearest: IntArray
     """Positions of the nearest cells, the cell itself among them, ``(n_cells, n_neighbors)``."""
 
     def average(self) -> sp.csr_matrix:
@@ -62,9 +61,9 @@ class Neighborhoods(NamedTuple):
 class LabelShift(NamedTuple):
     """Difference of a query from the reference in each gene, over its labels."""
 
-    common: NDArray[np.float64]
+    common: FloatArray
     """Median over labels, ``(n_genes,)``."""
-    spread: NDArray[np.float64]
+    spread: FloatArray
     """Robust standard deviation over labels, ``(n_genes,)``."""
 
 
@@ -92,7 +91,7 @@ def find_neighborhoods(x: sp.csr_matrix) -> Neighborhoods | None:
     return Neighborhoods(components, _nearest_cells(components))
 
 
-def _nearest_cells(components: NDArray[np.float64]) -> NDArray[np.int64]:
+def _nearest_cells(components: FloatArray) -> IntArray:
     """Find the nearest cells of each cell, nearly all of them if the cells are many."""
     if len(components) <= _MAX_CELLS_EXACT:
         search = NearestNeighbors(n_neighbors=_N_NEIGHBORS).fit(components)
@@ -106,10 +105,10 @@ def _nearest_cells(components: NDArray[np.float64]) -> NDArray[np.int64]:
 
 def neighborhood_labels(
     neighborhoods: Neighborhoods,
-    positions: NDArray[np.integer],
-    probability: NDArray[np.floating],
+    positions: IntArray,
+    probability: FloatArray,
     n_labels: int,
-) -> NDArray[np.int64]:
+) -> IntArray:
     """Take the label with the largest sum of probabilities in each neighborhood.
 
     Parameters
@@ -138,9 +137,9 @@ def neighborhood_labels(
 
 def label_shift(
     x: sp.csr_matrix,
-    labels: NDArray[np.integer],
+    labels: IntArray,
     average: sp.csr_matrix,
-    means: NDArray[np.floating],
+    means: FloatArray,
 ) -> LabelShift:
     """Compare each label's median neighborhood with the label's mean in the reference.
 
@@ -179,12 +178,12 @@ def label_shift(
 
 def gene_excess(
     x: sp.csr_matrix,
-    labels: NDArray[np.integer],
+    labels: IntArray,
     average: sp.csr_matrix,
     shift: LabelShift,
     statistics: ReferenceStatistics,
-    measured: NDArray[np.bool_] | None = None,
-) -> NDArray[np.float64]:
+    measured: BoolArray | None = None,
+) -> FloatArray:
     r"""Compute how far each neighborhood is from its label in the genes that differ most.
 
     With the mean :math:`m_g` of gene :math:`g` over :math:`k` neighbors, the label's mean
@@ -231,9 +230,9 @@ def gene_excess(
 
 def distance_from_confident(
     neighborhoods: Neighborhoods,
-    positions: NDArray[np.integer],
-    probability: NDArray[np.floating],
-) -> NDArray[np.float64]:
+    positions: IntArray,
+    probability: FloatArray,
+) -> FloatArray:
     """Compute the distance from the query's own confident cells of the nearest label.
 
     A type that the reference lacks varies in the query's components, whatever the batch. The center
@@ -274,7 +273,7 @@ def distance_from_confident(
     return log_distance[neighborhoods.nearest].mean(1)
 
 
-def standardize_robustly(values: NDArray[np.floating]) -> NDArray[np.float64]:
+def standardize_robustly(values: FloatArray) -> FloatArray:
     """Subtract the median and divide by the median absolute deviation, scaled to a normal's.
 
     Examples
@@ -293,9 +292,9 @@ def genes_of_cluster(
     label: int,
     shift: LabelShift,
     statistics: ReferenceStatistics,
-    measured: NDArray[np.bool_] | None,
+    measured: BoolArray | None,
     n_genes: int,
-) -> NDArray[np.intp]:
+) -> IntArray:
     """Rank the genes that cells express more than their label does in the reference.
 
     Parameters
@@ -328,8 +327,8 @@ def genes_of_cluster(
 
 
 def _error_of_means(
-    variance: NDArray[np.float64], shift: LabelShift, n_cells: int
-) -> NDArray[np.float64]:
+    variance: FloatArray, shift: LabelShift, n_cells: int
+) -> FloatArray:
     """Standard error of a gene's mean over cells of a label, in another batch."""
     varying = variance[variance > 0]
     floor = TINY

@@ -17,8 +17,7 @@ from tosica.linear._reference_statistics import TINY, distances_over_genes, gene
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
+    from tosica._arrays import BoolArray, FloatArray, IntArray
     from tosica.linear._reference_statistics import ReferenceStatistics
 
 
@@ -34,28 +33,28 @@ class LabeledCells(NamedTuple):
     """Expression of cells, ``(n_cells, n_genes)``, and the number of each cell's label."""
 
     x: sp.csr_matrix
-    labels: NDArray[np.integer]
+    labels: IntArray
 
 
 class NewLabelFit(NamedTuple):
     """Logits of new labels, on the scale of the model's logits over its temperature."""
 
-    weights: NDArray[np.float64]
+    weights: FloatArray
     """Shape ``(n_new, n_genes)``."""
-    biases: NDArray[np.float64]
+    biases: FloatArray
     """Shape ``(n_new,)``."""
-    recall: NDArray[np.float64]
+    recall: FloatArray
     """Share of each label's cells that get the label from a fit without them; 0 for a single cell."""
 
 
 def fit_new_labels(
     new: LabeledCells,
     labeled: LabeledCells,
-    shifts: NDArray[np.floating] | None,
+    shifts: FloatArray | None,
     statistics: ReferenceStatistics,
-    score: Callable[[sp.csr_matrix], NDArray[np.floating]],
+    score: Callable[[sp.csr_matrix], FloatArray],
     tokens: sp.csr_matrix,
-    measured: NDArray[np.bool_] | None = None,
+    measured: BoolArray | None = None,
 ) -> NewLabelFit:
     r"""Fit a logit for each new label, beside the model's own logits, which stay as they are.
 
@@ -106,7 +105,7 @@ def fit_new_labels(
     if shifts is not None:
         directions = np.hstack([shifts, np.zeros((len(shifts), 1))])
 
-    def fit(new_cells: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def fit(new_cells: BoolArray) -> FloatArray:
         n_others = x.shape[0] - len(new_cells)
         cells = np.append(np.ones(n_others, dtype=bool), new_cells)
         fitted = fit_regressions(
@@ -134,9 +133,7 @@ def fit_new_labels(
     )
 
 
-def split_in_two(
-    x: sp.csr_matrix, statistics: ReferenceStatistics
-) -> NDArray[np.bool_] | None:
+def split_in_two(x: sp.csr_matrix, statistics: ReferenceStatistics) -> BoolArray | None:
     """Split cells that should be of one type, ``(n_cells, n_genes)``, if they look like two.
 
     They do if they vary more in one direction than noise of the variation within labels
@@ -158,7 +155,7 @@ def split_in_two(
     if lengths[0] ** 2 / (n - 1) <= (1 + np.sqrt(scores.shape[1] / n)) ** 2:
         return None
 
-    def fit(cells: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def fit(cells: BoolArray) -> FloatArray:
         return KMeans(2, n_init=10, random_state=0).fit(scores[cells]).cluster_centers_
 
     position = np.zeros(n)
@@ -177,9 +174,9 @@ def split_in_two(
 
 def replay_cells(
     statistics: ReferenceStatistics,
-    shifts: NDArray[np.floating] | None = None,
+    shifts: FloatArray | None = None,
     seed: int = 0,
-) -> tuple[sp.csr_matrix, NDArray[np.int64]]:
+) -> tuple[sp.csr_matrix, IntArray]:
     r"""Draw a hundred cells of each label from its mean and the variation within labels.
 
     Of more than a hundred labels, fewer are drawn, about 10 000 in all.
@@ -243,19 +240,19 @@ def replay_cells(
 class LabelShifts(NamedTuple):
     """Result of :func:`find_label_shifts`."""
 
-    shifts: NDArray[np.float64]
+    shifts: FloatArray
     """Shift of each label, ``(n_labels, n_genes)``."""
-    labels: NDArray[np.int64]
+    labels: IntArray
     """Label of each cell, -1 if it is like a new label, ``(n_cells,)``."""
 
 
 def find_label_shifts(
     x: sp.csr_matrix,
-    labels: NDArray[np.integer],
-    is_known: NDArray[np.bool_],
-    new_means: NDArray[np.floating],
+    labels: IntArray,
+    is_known: BoolArray,
+    new_means: FloatArray,
     statistics: ReferenceStatistics,
-    measured: NDArray[np.bool_] | None = None,
+    measured: BoolArray | None = None,
 ) -> LabelShifts:
     """Find the shift of each label in the batch of a query, and the cells that have these labels.
 
@@ -290,7 +287,7 @@ def find_label_shifts(
     weights = gene_weights(statistics.variance, 1.0) * measured
     new_distance = distances_over_genes(x, new_means, weights).min(1)
     cells = np.arange(len(labels))
-    shifts = np.zeros_like(means)
+    shifts: FloatArray = np.zeros_like(means)
     assigned = np.full(len(labels), -2)
     for _ in range(_MAX_ITERATIONS):
         distances = distances_over_genes(x, means + shifts, weights)
@@ -305,9 +302,9 @@ def find_label_shifts(
 
 def _shifts(
     x: sp.csr_matrix,
-    labels: NDArray[np.integer],
-    means: NDArray[np.float64],
-) -> NDArray[np.float64]:
+    labels: IntArray,
+    means: FloatArray,
+) -> FloatArray:
     """Compute the shift of each label, shrunken towards the median of labels with enough cells."""
     counts = np.bincount(labels[labels >= 0], minlength=len(means))
     shifts = np.zeros_like(means)

@@ -11,8 +11,8 @@ from tosica.linear._reference_statistics import gene_weights
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
-    from numpy.typing import NDArray
 
+    from tosica._arrays import BoolArray, FloatArray, IntArray
     from tosica.linear._reference_statistics import ReferenceStatistics
 
 # Cells of a label that a query must have for the label to count in what the query shares.
@@ -24,9 +24,7 @@ _MIN_LABELS = 3
 _QUANTILE = 0.1
 
 
-def pvalues(
-    scores: NDArray[np.floating], reference_scores: NDArray[np.floating]
-) -> NDArray[np.float64]:
+def pvalues(scores: FloatArray, reference_scores: FloatArray) -> FloatArray:
     """Compute conformal p-values: the share of reference cells that score at least as high.
 
     Parameters
@@ -53,9 +51,7 @@ def pvalues(
     return (1 + len(ordered) - n_lower) / (len(ordered) + 1)
 
 
-def add_doubt(
-    distance: NDArray[np.floating], probability: NDArray[np.floating]
-) -> NDArray[np.float64]:
+def add_doubt(distance: FloatArray, probability: FloatArray) -> FloatArray:
     """Combine standardized distances with the normal scores of 1 - probability (Stouffer)."""
     # A probability of 1 in single precision is one of at most 1 - eps.
     largest = 1 - float(np.finfo(np.float32).eps)
@@ -64,10 +60,10 @@ def add_doubt(
 
 
 def label_excess(
-    scores: NDArray[np.floating],
-    nearest: NDArray[np.integer],
+    scores: FloatArray,
+    nearest: IntArray,
     statistics: ReferenceStatistics,
-) -> NDArray[np.float64]:
+) -> FloatArray:
     """Offset of each label's 10 % quantile from the reference's, at least 0, ``(n_labels,)``.
 
     ``nearest`` are the nearest labels of ``scores``. A label with too few cells to tell gets the
@@ -92,7 +88,7 @@ def label_excess(
 class CommonShift(NamedTuple):
     """Difference of a query from the reference that all labels share."""
 
-    shift: NDArray[np.float64]
+    shift: FloatArray
     """Shape ``(n_genes,)``."""
     signal: float
     """Share of its variance that two samples of the same cells would not have, between 0 and 1.
@@ -103,9 +99,9 @@ class CommonShift(NamedTuple):
 
 def common_shift(
     x: sp.csr_matrix,
-    positions: NDArray[np.integer],
+    positions: IntArray,
     statistics: ReferenceStatistics,
-    measured: NDArray[np.bool_] | None = None,
+    measured: BoolArray | None = None,
 ) -> CommonShift:
     """Compute the median over labels of the difference between query and reference.
 

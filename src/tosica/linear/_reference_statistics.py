@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
-    from numpy.typing import NDArray
+    from tosica._arrays import BoolArray, Float32Array, FloatArray, IntArray
 
-    Matrix: TypeAlias = NDArray[np.floating] | sp.csr_matrix
+    Matrix: TypeAlias = FloatArray | sp.csr_matrix
 
 # Least distance and variance.
 TINY = float(np.finfo(np.float32).tiny)
@@ -43,24 +43,24 @@ class ReferenceStatistics:
     the first is compared with the distance that is expected of a cell with as many detected genes.
     """
 
-    means: NDArray[np.float32]
+    means: Float32Array
     """Mean expression of each label, ``(n_labels, n_genes)``."""
-    labels: NDArray[np.int64]
+    labels: IntArray
     """Codes of these labels in the model, ``(n_labels,)``."""
-    variance: NDArray[np.float32]
+    variance: Float32Array
     """Variance of each gene within labels, ``(n_genes,)``."""
-    components: NDArray[np.float32]
+    components: Float32Array
     """Principal components, whitened by the covariance within labels, ``(n_genes, n_comps)``."""
-    expected: NDArray[np.float64]
+    expected: FloatArray
     """Intercept and slopes of the distance over genes: share of genes detected, mean expression."""
-    scales: NDArray[np.float64]
+    scales: FloatArray
     """Standard deviation of the first distance; mean and standard deviation of the second's log."""
-    reference_scores: NDArray[np.float32]
+    reference_scores: Float32Array
     """Scores of the reference's cells, by statistics that were fitted without them."""
-    reference_nearest: NDArray[np.int64]
+    reference_nearest: IntArray
     """Position of each reference cell's nearest label in ``labels``."""
 
-    def positions(self, codes: NDArray[np.integer]) -> NDArray[np.int64]:
+    def positions(self, codes: IntArray) -> IntArray:
         """Find codes of the model in ``labels``: positions, -1 for absent labels, ``(n_cells,)``."""
         n_codes = max(int(self.labels.max()), int(codes.max())) + 1
         position_of_code = np.full(n_codes, -1)
@@ -95,9 +95,9 @@ class ReferenceStatistics:
     def score_cells(
         self,
         x: Matrix,
-        measured: NDArray[np.bool_] | None = None,
-        shift: NDArray[np.floating] | None = None,
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        measured: BoolArray | None = None,
+        shift: FloatArray | None = None,
+    ) -> tuple[FloatArray, IntArray]:
         """Score single cells.
 
         Parameters
@@ -129,7 +129,7 @@ class ReferenceStatistics:
         standardized = (np.log(in_components) - self.scales[1]) / self.scales[2]
         return (over_genes / self.scales[0] + standardized) / 2, nearest
 
-    def _weights(self, measured: NDArray[np.bool_] | None) -> NDArray[np.float64]:
+    def _weights(self, measured: BoolArray | None) -> FloatArray:
         weights = gene_weights(self.variance, _FLOOR_CELL)
         if measured is not None:
             # Rescaled to the expected distance of a reference cell over all genes.
@@ -139,9 +139,7 @@ class ReferenceStatistics:
         return weights
 
 
-def fit_statistics(
-    x: sp.csr_matrix, labels: NDArray[np.integer]
-) -> ReferenceStatistics | None:
+def fit_statistics(x: sp.csr_matrix, labels: IntArray) -> ReferenceStatistics | None:
     """Fit the statistics of novelty to labeled cells.
 
     Each cell is scored once by statistics that were fitted without it (cross-fitting), because a
@@ -165,7 +163,7 @@ def fit_statistics(
     )
     products = _products(x)
 
-    def fit(cells: NDArray[np.bool_]) -> DistanceFit | None:
+    def fit(cells: BoolArray) -> DistanceFit | None:
         return fit_distances(
             x[cells], codes[cells], products[np.ix_(cells, cells)], max(n_components, 1)
         )
@@ -205,18 +203,18 @@ def fit_statistics(
 
 
 class _Distances(NamedTuple):
-    cells: NDArray[np.intp]
+    cells: IntArray
     """Positions of the cells, ``(n_cells,)``."""
-    over_genes: NDArray[np.float64]
+    over_genes: FloatArray
     """Distances from each label, ``(n_cells, n_labels)``."""
-    log_in_components: NDArray[np.float64]
+    log_in_components: FloatArray
     """Logarithm of the distance from the nearest label, ``(n_cells,)``."""
 
 
 def _distances_of_held_out(
     x: sp.csr_matrix,
-    codes: NDArray[np.integer],
-    fit: Callable[[NDArray[np.bool_]], DistanceFit | None],
+    codes: IntArray,
+    fit: Callable[[BoolArray], DistanceFit | None],
     n_folds: int,
 ) -> _Distances | None:
     """Compute distances of cells by fits without them; ``None`` if all folds are too small to fit."""
@@ -239,7 +237,7 @@ def _distances_of_held_out(
 # --------------------------------------------------------------------------- distances
 
 
-def _products(x: sp.csr_matrix) -> NDArray[np.float32]:
+def _products(x: sp.csr_matrix) -> Float32Array:
     """Multiply all pairs of cells, less the mean cell, ``(n_cells, n_cells)``."""
     by_gene = sp.csc_matrix(x, dtype=np.float32)
     mean = np.asarray(x.mean(0), dtype=np.float32)
@@ -253,8 +251,8 @@ def _products(x: sp.csr_matrix) -> NDArray[np.float32]:
 
 
 def _principal_axes(
-    x: sp.csr_matrix, products: NDArray[np.float32], n_components: int
-) -> NDArray[np.float64]:
+    x: sp.csr_matrix, products: Float32Array, n_components: int
+) -> FloatArray:
     """Find the principal axes of some cells, ``(n_genes, n_components)``, from their products."""
     centered = (
         products - products.mean(0) - products.mean(1, keepdims=True) + products.mean()
@@ -262,25 +260,25 @@ def _principal_axes(
     rng = np.random.default_rng(0)
     v0 = rng.standard_normal(len(products)).astype(np.float32)
     leading = eigsh(centered, n_components, v0=v0, tol=1e-3)[1].astype(np.float64)
-    axes: NDArray[np.float64] = x.T @ leading - np.asarray(x.mean(0)).T * leading.sum(0)
+    axes: FloatArray = x.T @ leading - np.asarray(x.mean(0)).T * leading.sum(0)
     return axes / np.linalg.norm(axes, axis=0)
 
 
 class DistanceFit(NamedTuple):
     """Result of :func:`fit_distances`."""
 
-    means: NDArray[np.float64]
+    means: FloatArray
     """Mean of each label, ``(n_labels, n_genes)``."""
-    variance: NDArray[np.float64]
+    variance: FloatArray
     """Variance of each gene within labels, ``(n_genes,)``."""
-    components: NDArray[np.float64]
+    components: FloatArray
     """Principal components, whitened by the covariance within labels, ``(n_genes, n_comps)``."""
 
 
 def fit_distances(
     x: sp.csr_matrix,
-    codes: NDArray[np.integer],
-    products: NDArray[np.float32],
+    codes: IntArray,
+    products: Float32Array,
     n_components: int,
 ) -> DistanceFit | None:
     """Fit means of labels, variances of genes and whitened components.
@@ -322,15 +320,15 @@ def fit_distances(
     return DistanceFit(means, variance, axes @ whitening)
 
 
-def gene_weights(variance: NDArray[np.floating], floor: float) -> NDArray[np.float64]:
+def gene_weights(variance: FloatArray, floor: float) -> FloatArray:
     """Invert the variance of each gene plus a share of the mean variance."""
     variance = np.asarray(variance, dtype=np.float64)
     return 1 / (variance + max(floor * variance.mean(), TINY))
 
 
 def distances_over_genes(
-    x: Matrix, centers: NDArray[np.floating], weights: NDArray[np.float64]
-) -> NDArray[np.float64]:
+    x: Matrix, centers: FloatArray, weights: FloatArray
+) -> FloatArray:
     """Compute squared distances from centers over weighted genes, ``(n_cells, n_centers)``."""
     squares = (
         x.power(2) if isinstance(x, sp.csr_matrix) else np.square(x, dtype=np.float64)
@@ -342,15 +340,15 @@ def distances_over_genes(
 
 
 def distance_in_components(
-    x: Matrix, centers: NDArray[np.floating], components: NDArray[np.floating]
-) -> NDArray[np.float64]:
+    x: Matrix, centers: FloatArray, components: FloatArray
+) -> FloatArray:
     """Compute the squared distance from the nearest center in components, ``(n_cells,)``."""
     axes = np.asarray(components, dtype=np.float64)
     distances = distances_over_genes(x @ axes, centers @ axes, np.ones(axes.shape[1]))
     return np.maximum(distances.min(1), TINY)
 
 
-def covariates(x: Matrix, measured: NDArray[np.bool_] | None) -> NDArray[np.float64]:
+def covariates(x: Matrix, measured: BoolArray | None) -> FloatArray:
     """Stack one, the share of expressed genes, and the mean expression, ``(n_cells, 3)``."""
     n_genes = x.shape[1] if measured is None else max(int(measured.sum()), 1)
     detected = np.asarray((x != 0).sum(1)).ravel() / n_genes

@@ -17,8 +17,7 @@ from tosica.linear._new_labels import replay_cells
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
+    from tosica._arrays import BoolArray, Float32Array, FloatArray, IntArray
     from tosica.linear._reference_statistics import ReferenceStatistics
 
 # Least probability that a neighbor's label counts with: one cell that is sure of another label would
@@ -38,27 +37,27 @@ class SelfTrained(NamedTuple):
 
     classifier: LinearClassifier
     """Last fit, for the genes that were measured."""
-    logits: NDArray[np.float64]
+    logits: FloatArray
     """Weighted means of its logits and of the model's log-probabilities, ``(n_cells, n_labels)``."""
-    teachers: NDArray[np.intp]
+    teachers: IntArray
     """Positions of the query's cells in the last fit."""
-    labels: NDArray[np.intp]
+    labels: IntArray
     """Their labels."""
     replayed: sp.csr_matrix
     """Cells drawn from the statistics of the reference, ``(n_replayed, n_genes)``."""
-    replayed_labels: NDArray[np.int64]
+    replayed_labels: IntArray
     """Labels of the drawn cells."""
 
 
 def self_train(
     x: sp.csr_matrix,
-    log_probabilities: NDArray[np.floating],
-    is_doubted: NDArray[np.bool_],
+    log_probabilities: FloatArray,
+    is_doubted: BoolArray,
     statistics: ReferenceStatistics,
     tokens: sp.csr_matrix,
     *,
     weight: float,
-    measured: NDArray[np.bool_] | None,
+    measured: BoolArray | None,
     penalties: CrossValidated,
 ) -> SelfTrained:
     r"""Fit the regressions of the linear branch to a query, by labels that the model gives it.
@@ -122,7 +121,7 @@ def self_train(
     )
 
 
-def nearest_cells(x: sp.csr_matrix, n_labels: int) -> NDArray[np.intp]:
+def nearest_cells(x: sp.csr_matrix, n_labels: int) -> IntArray:
     """Find the nearest cells of each cell of a query, in principal axes of the query itself.
 
     There are a quarter as many neighbors as a label has cells on average, so that most neighbors of a
@@ -149,15 +148,15 @@ def nearest_cells(x: sp.csr_matrix, n_labels: int) -> NDArray[np.intp]:
         return np.arange(n_cells)[:, None]
     axes = TruncatedSVD(n_axes, random_state=0).fit_transform(x)
     index = NearestNeighbors(n_neighbors=n_neighbors).fit(axes)
-    positions: NDArray[np.intp] = index.kneighbors(axes, return_distance=False)
+    positions: IntArray = index.kneighbors(axes, return_distance=False)
     return positions
 
 
 def choose_teachers(
-    logits: NDArray[np.floating],
-    neighbors: NDArray[np.intp],
-    is_doubted: NDArray[np.bool_],
-) -> NDArray[np.intp]:
+    logits: FloatArray,
+    neighbors: IntArray,
+    is_doubted: BoolArray,
+) -> IntArray:
     """Choose the cells of a query whose labels are taught.
 
     A cell teaches its label if its neighborhood, by the mean of the log-probabilities, has the same
@@ -196,7 +195,7 @@ def choose_teachers(
     return np.sort(np.concatenate(teachers))
 
 
-def limit_confidence(logits: NDArray[np.floating], highest: float) -> float:
+def limit_confidence(logits: FloatArray, highest: float) -> float:
     """Find the temperature, at least 1, at which the best labels have at most a mean probability of ``highest``.
 
     Labels that a model teaches itself contradict one another less than true ones do, and the model
@@ -253,8 +252,8 @@ class Adaptation:
     n_cells: int
     n_teachers: int = 0
     n_rounds: int = 0
-    weights: NDArray[np.float32] | None = None
-    biases: NDArray[np.float32] | None = None
+    weights: Float32Array | None = None
+    biases: Float32Array | None = None
 
     def __str__(self) -> str:
         if not self.n_rounds:
@@ -272,9 +271,7 @@ class Adaptation:
         """Leave out the branch before, which does not have labels that were added."""
         return replace(self, weights=None, biases=None)
 
-    def highest_probability(
-        self, x: NDArray[np.floating]
-    ) -> NDArray[np.floating] | None:
+    def highest_probability(self, x: FloatArray) -> FloatArray | None:
         """Compute the probability of each cell's best label before, ``(n_cells,)``.
 
         ``x`` is log-normalised expression, clipped and imputed as by the linear branch,
@@ -282,7 +279,5 @@ class Adaptation:
         """
         if self.weights is None or self.biases is None:
             return None
-        probabilities: NDArray[np.floating] = softmax(
-            x @ self.weights.T + self.biases, axis=1
-        )
+        probabilities: FloatArray = softmax(x @ self.weights.T + self.biases, axis=1)
         return probabilities.max(1)

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from anndata import AnnData
-    from numpy.typing import NDArray
 
+    from tosica._arrays import BoolArray, Float32Array, FloatArray, IntArray
     from tosica.linear import LinearClassifier
     from tosica.linear._self_training import SelfTrained
     from tosica.module import TOSICAModule
@@ -67,9 +67,9 @@ class QueryCells(NamedTuple):
 
     x: sp.csr_matrix
     expression: sp.csr_matrix
-    measured: NDArray[np.bool_] | None
-    log_probabilities: NDArray[np.float64]
-    is_doubted: NDArray[np.bool_]
+    measured: BoolArray | None
+    log_probabilities: FloatArray
+    is_doubted: BoolArray
 
 
 class AdaptMixin(SetupMixin):
@@ -323,7 +323,7 @@ class AdaptMixin(SetupMixin):
         confidence = float(np.exp(query.log_probabilities.max(1)).mean())
         return limit_confidence(fit.logits, max(accuracy, confidence))
 
-    def _calibrated_branch(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def _calibrated_branch(self) -> tuple[Float32Array, Float32Array]:
         """Divide weights of each gene and biases of the linear branch by the temperature."""
         linear = self.module.linear
         assert linear is not None
@@ -368,7 +368,7 @@ def _weigh_network(module: TOSICAModule, weight: float) -> None:
 def _fit_network(
     module: TOSICAModule,
     x: sp.csr_matrix,
-    probabilities: NDArray[np.floating],
+    probabilities: FloatArray,
     fit: SelfTrained,
 ) -> None:
     """Train the network further: on the query by probabilities, and on drawn cells by their labels."""
@@ -403,8 +403,8 @@ def _fit_network(
 
 
 def _minibatches(
-    labels: NDArray[np.integer], n_steps: int, size: int, seed: int
-) -> Iterator[NDArray[np.int64]]:
+    labels: IntArray, n_steps: int, size: int, seed: int
+) -> Iterator[IntArray]:
     """Draw minibatches of cells, rare labels more often, as in training."""
     sampler = LabelSampler(np.arange(len(labels)), labels, n_steps * size, seed=(seed,))
     yield from np.fromiter(sampler, np.int64).reshape(n_steps, size)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mudata import MuData
     from numpy.typing import NDArray
 
+    from tosica._arrays import BoolArray, Float32Array, IntArray
     from tosica.model._levels import LabelLevel
 
 Cutoff: TypeAlias = float | Literal["auto"]
@@ -157,28 +158,28 @@ class AnnotationResult:
     model: str
     batch_signal: float | None = None
     likeness: float | None = None
-    label_changes: NDArray[np.float32] | None = None
+    label_changes: Float32Array | None = None
     adapted: str = ""
     subset_of: str = ""
     left_out_labels: Sequence[str] = ()
     modalities: list[str] | None = None
     present: tuple[int, ...] = (0,)
     terms: Mapping[str, str] = field(default_factory=dict)
-    codes: NDArray[np.int32] | None = None
-    probability: NDArray[np.float32] | None = None
-    probabilities: NDArray[np.float32] | None = None
-    second_codes: NDArray[np.int32] | None = None
-    second_probability: NDArray[np.float32] | None = None
-    attention: NDArray[np.float32] | None = None
-    latent: NDArray[np.float32] | None = None
-    novelty: NDArray[np.float32] | None = None
-    novelty_pvalue: NDArray[np.float32] | None = None
+    codes: IntArray | None = None
+    probability: Float32Array | None = None
+    probabilities: Float32Array | None = None
+    second_codes: IntArray | None = None
+    second_probability: Float32Array | None = None
+    attention: Float32Array | None = None
+    latent: Float32Array | None = None
+    novelty: Float32Array | None = None
+    novelty_pvalue: Float32Array | None = None
     hierarchy: LabelHierarchy | None = None
-    confident_codes: NDArray[np.integer] | None = None
-    confident_probability: NDArray[np.float32] | None = None
+    confident_codes: IntArray | None = None
+    confident_probability: Float32Array | None = None
     levels: Sequence[LabelLevel] = ()
-    level_codes: NDArray[np.int32] | None = None
-    level_probability: NDArray[np.float32] | None = None
+    level_codes: IntArray | None = None
+    level_probability: Float32Array | None = None
 
     @validate_params(cutoff=CUTOFF)
     def predictions(self, cutoff: Cutoff = 0.0) -> pd.Categorical:
@@ -363,7 +364,7 @@ class AnnotationResult:
         return uns
 
     def _group_colors(
-        self, names: list[str], members: NDArray[np.bool_], column: pd.Categorical[Any]
+        self, names: list[str], members: BoolArray, column: pd.Categorical[Any]
     ) -> list[str]:
         """Color the groups of labels in a column; a group has the mean color of its labels."""
         label_colors = [to_rgb(color) for color in self.colors[: len(self.labels)]]
@@ -439,7 +440,7 @@ class AnnotationResult:
         probabilities[mean.index] = mean.max(axis=1)
         return {"second_label": second_labels, "second_probability": probabilities}
 
-    def _codes(self, cutoff: Cutoff) -> NDArray[np.integer]:
+    def _codes(self, cutoff: Cutoff) -> IntArray:
         """Code of each cell's label; "Unknown" has the number of labels."""
         if self.codes is None or self.probability is None:
             raise ValueError("The result has no labels: ask infer for 'probabilities'.")
@@ -464,7 +465,7 @@ def outdated_columns(key_added: str, record: Any) -> list[str]:
     return [f"{key_added}_{suffix}" for suffix in suffixes]
 
 
-def _categorical(names: list[str], codes: NDArray[np.integer]) -> pd.Categorical:
+def _categorical(names: list[str], codes: IntArray) -> pd.Categorical:
     """Name codes; categories are the names that occur, in their order."""
     values = np.array(names, dtype=object)
     return pd.Categorical(values[codes], list(dict.fromkeys(values[np.unique(codes)])))

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from tosica._arrays import Float32Array, FloatArray, IntArray
     from tosica.linear import ReferenceStatistics
     from tosica.model._query_loader import Minibatch
 
@@ -82,7 +83,7 @@ class Comparison(NamedTuple):
 
     batch_signal: float | None = None
     likeness: float | None = None
-    label_changes: NDArray[np.float32] | None = None
+    label_changes: Float32Array | None = None
 
 
 @dataclass
@@ -93,16 +94,16 @@ class CellOutputs:
     each cell from the nearest label of the reference, and the position of this label, ``(n_obs,)``.
     """
 
-    latent: NDArray[np.float32] | None = None
-    probabilities: NDArray[np.float32] | None = None
-    attention: NDArray[np.float32] | None = None
-    codes: NDArray[np.int32] | None = None
-    probability: NDArray[np.float32] | None = None
-    second_codes: NDArray[np.int32] | None = None
-    second_probability: NDArray[np.float32] | None = None
-    nearest: NDArray[np.int64] | None = None
-    distance: NDArray[np.float32] | None = None
-    novelty: NDArray[np.float32] | None = None
+    latent: Float32Array | None = None
+    probabilities: Float32Array | None = None
+    attention: Float32Array | None = None
+    codes: IntArray | None = None
+    probability: Float32Array | None = None
+    second_codes: IntArray | None = None
+    second_probability: Float32Array | None = None
+    nearest: IntArray | None = None
+    distance: Float32Array | None = None
+    novelty: Float32Array | None = None
 
     def arrays(self) -> Iterator[tuple[str, NDArray]]:
         """Iterate over the names and values of the fields that were asked for."""
@@ -221,10 +222,10 @@ class InferenceMixin(SetupMixin):
         obs_names: pd.Index,
         cells: CellOutputs,
         query: QueryLoader,
-        tokens: NDArray[np.integer],
+        tokens: IntArray,
         *,
         confidence: float,
-        novelty_pvalue: NDArray[np.float32] | None,
+        novelty_pvalue: Float32Array | None,
         comparison: Comparison,
     ) -> AnnotationResult:
         """Collect outputs, and describe the labels and gene sets of the model."""
@@ -288,7 +289,7 @@ class InferenceMixin(SetupMixin):
             confident_probability=confident_probability,
         )
 
-    def _modalities_of_tokens(self, tokens: NDArray[np.integer]) -> list[str] | None:
+    def _modalities_of_tokens(self, tokens: IntArray) -> list[str] | None:
         """Name the modality of each token, ``(n_tokens,)``, in a model of several."""
         names = [modality.name for modality in self.modalities]
         if names[0] is None:
@@ -297,7 +298,7 @@ class InferenceMixin(SetupMixin):
 
     def _confident_answers(
         self, hierarchy: LabelHierarchy, cells: CellOutputs, confidence: float
-    ) -> tuple[NDArray[np.integer] | None, NDArray[np.float32] | None]:
+    ) -> tuple[IntArray | None, Float32Array | None]:
         """Find codes and probabilities of the confident answers, if there are probabilities."""
         if cells.probabilities is None:
             return None, None
@@ -353,8 +354,8 @@ class InferenceMixin(SetupMixin):
     def _novelty_pvalues(
         self,
         cells: CellOutputs,
-        sample: tuple[NDArray[np.floating], NDArray[np.integer]] | None,
-    ) -> NDArray[np.float32]:
+        sample: tuple[FloatArray, IntArray] | None,
+    ) -> Float32Array:
         """Compute p-values of distances, without the excess that the cells of a label share.
 
         The excess is measured in the cells themselves, or in the distances and nearest labels of a
@@ -410,7 +411,7 @@ class InferenceMixin(SetupMixin):
             label_changes=self._label_changes(query.measured),
         )
 
-    def _label_changes(self, measured: Tensor | None) -> NDArray[np.float32] | None:
+    def _label_changes(self, measured: Tensor | None) -> Float32Array | None:
         """Share of each label's cells that missing genes give another label, if many are missing."""
         statistics = self.training_.novelty_statistics
         linear = self.module.linear
@@ -419,7 +420,7 @@ class InferenceMixin(SetupMixin):
         if measured is None or measured.float().mean() >= 1 - LIMITS.missing_genes:
             return None
 
-        def assign(x: NDArray[np.float32], lack_genes: bool) -> NDArray[np.integer]:
+        def assign(x: Float32Array, lack_genes: bool) -> IntArray:
             cells = torch.from_numpy(x).to(measured.device)
             logits = linear(cells, measured if lack_genes else None)
             return np.asarray(logits.argmax(1).cpu().numpy())
@@ -446,7 +447,7 @@ class InferenceMixin(SetupMixin):
         cells: AnnData,
         layer: str | Mapping[str, str] | None,
         use_raw: bool,
-    ) -> tuple[NDArray[np.floating], NDArray[np.integer]]:
+    ) -> tuple[FloatArray, IntArray]:
         """Compute the distance of cells from the nearest label, and which label it is."""
         statistics = self.training_.novelty_statistics
         assert statistics is not None
@@ -588,12 +589,12 @@ class InferenceMixin(SetupMixin):
         return hasher.hexdigest()[:16]
 
 
-def _to_numpy(tensor: Tensor) -> NDArray[np.float32]:
+def _to_numpy(tensor: Tensor) -> Float32Array:
     return tensor.float().cpu().numpy()
 
 
 def _distance(
     statistics: ReferenceStatistics, batch: Minibatch
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+) -> tuple[FloatArray, IntArray]:
     measured = None if batch.measured is None else batch.measured.cpu().numpy()
     return statistics.score_cells(batch.x.cpu().numpy(), measured)

@@ -16,8 +16,7 @@ from tosica.model._linear_fit import token_genes
 from tosica.model._plan import TrainingPlanConfig
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from tosica._arrays import FloatArray
     from tosica.model._state import TrainingState
 
 # Draws of cells for each root of the number of training cells, as measured on made-up cells.
@@ -59,7 +58,7 @@ def find_interactions(state: TrainingState) -> None:
     state.settings = replace(settings, plan=plan)
 
 
-def score_gene_sets(x: sp.csr_matrix, tokens: sp.csr_matrix) -> NDArray[np.floating]:
+def score_gene_sets(x: sp.csr_matrix, tokens: sp.csr_matrix) -> FloatArray:
     """Add the expression of each token's genes, in standard deviations, ``(n_cells, n_tokens)``."""
     mean = np.asarray(x.mean(0)).ravel()
     mean_square = np.asarray(x.multiply(x).mean(0)).ravel()

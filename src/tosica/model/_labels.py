@@ -15,7 +15,7 @@ from tosica.model._levels import LabelLevel, extend_levels
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
+    from tosica._arrays import IntArray
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Labels:
             LabelsField.LEVELS_KEY: [level.to_state() for level in self.levels],
         }
 
-    def codes(self, names: Sequence[str]) -> NDArray[np.intp]:
+    def codes(self, names: Sequence[str]) -> IntArray:
         """Get the code of each name; -1 if it is no label."""
         index = pd.Index(self.names, dtype=object)
         return index.get_indexer(pd.Index(list(names), dtype=object))

@@ -30,9 +30,9 @@ from tosica.module import MLP_RATIO, REGISTRY_KEYS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from numpy.typing import NDArray
     from torch import Tensor
 
+    from tosica._arrays import BoolArray
     from tosica.model._setup import SetupMixin
 
 ModelT = TypeVar("ModelT", bound="SetupMixin")
@@ -235,7 +235,7 @@ def _read_genes(
     path: Path,
     var_names: Iterable[str] | None,
     gene_sets: list[str],
-    has_weight: NDArray[np.bool_],
+    has_weight: BoolArray,
 ) -> list[str]:
     """Take the names of the genes as given, or read them from the table of gene weights.
 
@@ -295,7 +295,7 @@ def _read_genes(
     return genes
 
 
-def _count_unannotated(gene_sets: list[str], mask: NDArray[np.bool_]) -> int:
+def _count_unannotated(gene_sets: list[str], mask: BoolArray) -> int:
     """Count the fully connected tokens at the end, which the original calls "node".
 
     If all tokens have this name, gene sets were drawn at random, and there are none of them.
@@ -310,7 +310,7 @@ def _count_unannotated(gene_sets: list[str], mask: NDArray[np.bool_]) -> int:
 
 
 def _read_tensors(
-    path: Path, mask: NDArray[np.bool_], n_labels: int
+    path: Path, mask: BoolArray, n_labels: int
 ) -> tuple[dict[str, Tensor], int]:
     """Read the tensors of a network, and its number of layers; refuse any other content."""
     with _reading(path), warnings.catch_warnings():

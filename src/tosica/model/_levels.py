@@ -12,7 +12,7 @@ import pandas as pd
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from numpy.typing import NDArray
+    from tosica._arrays import BoolArray, Float32Array, FloatArray, IntArray
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,9 @@ class LabelLevel:
         return [self.key, self.groups, self.codes]
 
     @property
-    def members(self) -> NDArray[np.bool_]:
+    def members(self) -> BoolArray:
         """Whether a label is in a group, ``(n_groups, n_labels)``."""
-        is_member: NDArray[np.bool_] = np.equal.outer(
-            np.arange(len(self.groups)), self.codes
-        )
+        is_member: BoolArray = np.equal.outer(np.arange(len(self.groups)), self.codes)
         return is_member
 
     def take(self, codes: Sequence[int]) -> Self:
@@ -90,9 +88,7 @@ def extend_levels(
     return extended
 
 
-def best_labels(
-    probabilities: NDArray[np.floating], levels: Sequence[LabelLevel]
-) -> NDArray[np.int32]:
+def best_labels(probabilities: FloatArray, levels: Sequence[LabelLevel]) -> IntArray:
     """Find the best label of each cell: below the most probable group of each level, from broad to fine.
 
     Parameters
@@ -114,10 +110,10 @@ def best_labels(
 
 
 def groups_of_labels(
-    codes: NDArray[np.integer],
-    probabilities: NDArray[np.floating],
+    codes: IntArray,
+    probabilities: FloatArray,
     levels: Sequence[LabelLevel],
-) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+) -> tuple[IntArray, Float32Array]:
     """Find the group of each cell's label at each level, and its probability, the sum over its labels.
 
     Parameters

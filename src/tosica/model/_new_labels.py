@@ -23,8 +23,7 @@ from tosica.model._interrupt import restore_on_failure
 from tosica.model._linear_fit import token_genes
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from tosica._arrays import BoolArray, Float32Array, FloatArray, IntArray
     from tosica.model._query_loader import QueryLoader
     from tosica.model._setup import SetupMixin
     from tosica.module import TOSICAModule
@@ -47,7 +46,7 @@ class NewLabels:
     """
 
     def __init__(
-        self, query: QueryLoader, codes: NDArray[np.int64], n_model_labels: int
+        self, query: QueryLoader, codes: IntArray, n_model_labels: int
     ) -> None:
         self._query = query
         self._codes = codes
@@ -108,7 +107,7 @@ class _Fit:
     def __init__(
         self,
         query: QueryLoader,
-        codes: NDArray[np.int64],
+        codes: IntArray,
         n_model_labels: int,
         module: TOSICAModule,
         linear: LinearBranch,
@@ -120,11 +119,11 @@ class _Fit:
         self._module = module
         self._linear = linear
         self._statistics = statistics
-        self._measured: NDArray[np.bool_] | None = None
+        self._measured: BoolArray | None = None
         if query.measured is not None:
             self._measured = query.measured.cpu().numpy()
 
-    def run(self, names: list[str]) -> tuple[ReferenceStatistics, NDArray[np.float64]]:
+    def run(self, names: list[str]) -> tuple[ReferenceStatistics, FloatArray]:
         """Fit the new labels, and get the statistics with their means, and the held-out recall."""
         n_model_labels = self._n_model_labels
         blocks = [sp.csr_matrix(batch.x.cpu().numpy()) for batch in self._query]
@@ -171,7 +170,7 @@ class _Fit:
                     "each type its own label."
                 )
 
-    def _means(self, cells: LabeledCells) -> NDArray[np.float64]:
+    def _means(self, cells: LabeledCells) -> FloatArray:
         """Mean expression of each label, with missing genes imputed, ``(n_labels, n_genes)``."""
         n_labels = int(cells.labels.max()) + 1
         means = np.vstack(
@@ -188,9 +187,9 @@ class _Fit:
     def _compare(
         self,
         x: sp.csr_matrix,
-        codes: NDArray[np.integer],
-        new_means: NDArray[np.float64],
-    ) -> tuple[LabeledCells, NDArray[np.float64] | None]:
+        codes: IntArray,
+        new_means: FloatArray,
+    ) -> tuple[LabeledCells, FloatArray | None]:
         """Get cells with labels of the model, and what the query's batch adds to each label."""
         if not x.shape[0]:
             warn_user(
@@ -212,17 +211,17 @@ class _Fit:
         return LabeledCells(x[is_labeled], nearest[is_labeled]), shifts
 
     @torch.inference_mode()
-    def _score(self, x: sp.csr_matrix) -> NDArray[np.float32]:
+    def _score(self, x: sp.csr_matrix) -> Float32Array:
         """Calibrated logits of the model's own labels, ``(n_cells, n_model_labels)``."""
         module = self._module
 
-        def score(offset: int) -> NDArray[np.float32]:
+        def score(offset: int) -> Float32Array:
             block = torch.from_numpy(x[offset : offset + _BATCH_SIZE].toarray()).float()
             annotation = module.annotate(
                 block, attention=False, measured=self._query.measured
             )
             logits = annotation.logits[:, : self._n_model_labels].float()
-            scores: NDArray[np.float32] = (logits / module.temperature).cpu().numpy()
+            scores: Float32Array = (logits / module.temperature).cpu().numpy()
             return scores
 
         offsets = range(0, x.shape[0], _BATCH_SIZE)

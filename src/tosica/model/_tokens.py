@@ -16,8 +16,7 @@ from tosica.module import REGISTRY_KEYS
 from tosica.pp._modules import coexpression_sets
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from tosica._arrays import FloatArray, IntArray, ObjectArray
     from tosica.model._modalities import Modality
     from tosica.model._setup import SetupMixin
 
@@ -29,7 +28,7 @@ class _LabeledExpression(NamedTuple):
     """Log-normalised expression, ``(n_cells, n_genes)``, and codes of the labels."""
 
     x: sp.csr_matrix
-    codes: NDArray[np.integer]
+    codes: IntArray
 
 
 def select_tokens(model: SetupMixin, max_gene_sets: int | None, modules: bool) -> None:
@@ -145,9 +144,9 @@ def _read_cells(model: SetupMixin, modality: Modality) -> _LabeledExpression:
 def _score_gene_sets(
     cells: _LabeledExpression,
     candidates: sp.csr_matrix,
-    gene_names: NDArray[np.object_],
+    gene_names: ObjectArray,
     modules: bool,
-) -> NDArray[np.floating]:
+) -> FloatArray:
     """Score gene sets by a group lasso over all of them, and over modules of the other genes.
 
     The score of a gene set is its largest share, over the labels, in the sum of the norms of
@@ -161,14 +160,14 @@ def _score_gene_sets(
     n_genes = np.asarray(gene_sets.sum(1)).ravel()
     norms = fitted.relevance * np.sqrt(n_genes)
     total = norms.sum(1, keepdims=True)
-    shares: NDArray[np.floating] = np.divide(
+    shares: FloatArray = np.divide(
         norms, total, out=np.zeros_like(norms), where=total > 0
     )
     return shares.max(0)[: candidates.shape[0]]
 
 
 def _find_modules(
-    x: sp.csr_matrix, gene_sets: sp.csr_matrix, gene_names: NDArray[np.object_]
+    x: sp.csr_matrix, gene_sets: sp.csr_matrix, gene_names: ObjectArray
 ) -> tuple[list[str], sp.csr_matrix]:
     """Find co-expression modules of genes in no gene set: names, and a row of genes for each."""
     is_in_set = np.asarray(gene_sets.sum(0)).ravel() > 0

@@ -13,14 +13,14 @@ from tosica.onto._ontology import NO_TERM, match_label, read_ontology
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
+    from tosica._arrays import BoolArray, Float32Array, FloatArray, IntArray
 
 
 class Cover(NamedTuple):
     """A term, ``None`` if none covers the set, and whether it covers each label."""
 
     term: str | None
-    members: NDArray[np.bool_]
+    members: BoolArray
 
 
 class LabelHierarchy:
@@ -56,7 +56,7 @@ class LabelHierarchy:
         parent_of: Mapping[str, str] | None = None,
     ) -> None:
         n_labels = len(labels)
-        covered: dict[str, NDArray[np.bool_]] = {}
+        covered: dict[str, BoolArray] = {}
         depth: dict[str, int] = {}
         for i, label in enumerate(labels):
             if parent_of:
@@ -96,7 +96,7 @@ class LabelHierarchy:
         self.terms = [*label_terms, *(term or NO_TERM for term in group_terms)]
         self.members = np.vstack([np.eye(n_labels, dtype=bool), self._covered[groups]])
 
-    def cover(self, members: NDArray[np.bool_]) -> Cover:
+    def cover(self, members: BoolArray) -> Cover:
         """Find the term that covers all labels of a set, and the fewest others.
 
         Parameters
@@ -112,8 +112,8 @@ class LabelHierarchy:
         return Cover(None, members)
 
     def answer(
-        self, probabilities: NDArray[np.floating], confidence: float
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        self, probabilities: FloatArray, confidence: float
+    ) -> tuple[IntArray, Float32Array]:
         """Find the deepest label or group of each cell whose probability is high enough.
 
         The probability of a group is the sum over its labels. Of the names that reach

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from mudata import MuData
-    from numpy.typing import NDArray
+
+    from tosica._arrays import BoolArray
 
 # Characters in a line of an axis label, which fit a column of a page.
 _LABEL_LENGTH = 36
@@ -377,7 +378,7 @@ def waterfall(
 
 def _is_below_baseline(
     record: Mapping[str, Any], group: str, genes: pd.Index
-) -> NDArray[np.bool_]:
+) -> BoolArray:
     """Whether a group expresses genes less than the baseline."""
     groups = [str(name) for name in record["groups"]]
     if group not in groups:

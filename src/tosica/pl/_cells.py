@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from mudata import MuData
-    from numpy.typing import NDArray
+
+    from tosica._arrays import FloatArray
 
 # Groups with fewer cells have no distribution: each of their cells is a dot.
 _MIN_CELLS = 5
@@ -148,9 +149,7 @@ def gene_set_violin(
     return canvas.finish(axes if canvas.ax is None else canvas.ax)
 
 
-def _draw_violin(
-    ax: Axes, values: NDArray[np.float64], position: int, color: str
-) -> None:
+def _draw_violin(ax: Axes, values: FloatArray, position: int, color: str) -> None:
     """Draw a violin for the cells of a group, or dots if they are few."""
     if len(values) < _MIN_CELLS:
         _draw_dots(ax, values, position, color)
@@ -173,9 +172,7 @@ def _draw_violin(
     )
 
 
-def _draw_dots(
-    ax: Axes, values: NDArray[np.float64], position: int, color: str
-) -> None:
+def _draw_dots(ax: Axes, values: FloatArray, position: int, color: str) -> None:
     ax.plot(
         values,
         np.full(len(values), position),
@@ -407,7 +404,7 @@ def novelty(
     return canvas.finish(ax)
 
 
-def _draw_box(ax: Axes, values: NDArray[np.float64], position: int, color: str) -> None:
+def _draw_box(ax: Axes, values: FloatArray, position: int, color: str) -> None:
     """Draw the box of a group, or dots if its cells are few."""
     if len(values) < _MIN_CELLS:
         _draw_dots(ax, values, position, color)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from mudata import MuData
     from numpy.typing import NDArray
 
+    from tosica._arrays import FloatArray, IntArray
+
 
 @plot_function(n_bins=Integer())
 def reliability(
@@ -323,16 +325,14 @@ def training(
     return canvas.finish(axes[0] if len(axes) == 1 else axes)
 
 
-def _best_epoch(loss: NDArray[np.float64]) -> int | None:
+def _best_epoch(loss: FloatArray) -> int | None:
     """Position of the lowest loss, if there are several."""
     if np.isfinite(loss).sum() < 2:
         return None
     return int(np.nanargmin(loss))
 
 
-def _draw_quantity(
-    ax: Axes, name: str, values: NDArray[np.float64], best: int | None
-) -> None:
+def _draw_quantity(ax: Axes, name: str, values: FloatArray, best: int | None) -> None:
     """Draw a curve over the epochs, and a dot at the best one if it is of the validation."""
     label, color = _QUANTITIES.get(name, (name, None))
     [line] = ax.plot(
@@ -439,7 +439,7 @@ def mask_coverage(
     return canvas.finish(axes)
 
 
-def _draw_coverage(ax: Axes, covered: NDArray[np.int64], n_genes: int) -> None:
+def _draw_coverage(ax: Axes, covered: IntArray, n_genes: int) -> None:
     n_sets = len(covered) - 1
     ax.axhline(n_genes, color="0.5", linewidth=1, linestyle="--")
     ax.text(
@@ -459,7 +459,7 @@ def _draw_coverage(ax: Axes, covered: NDArray[np.int64], n_genes: int) -> None:
 
 
 def _draw_histogram(
-    ax: Axes, values: NDArray[Any], edges: NDArray[np.float64], x_label: str, title: str
+    ax: Axes, values: NDArray[Any], edges: FloatArray, x_label: str, title: str
 ) -> None:
     ax.hist(values, bins=edges.tolist(), color=BLUE)
     ax.axvline(float(np.median(values)), color="0.3", linewidth=1, linestyle="--")

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from mudata import MuData
-    from numpy.typing import NDArray
+
+    from tosica._arrays import FloatArray
 
 
 # Stands between a label and its genes where no gene set has evidence.
@@ -255,7 +256,7 @@ class _Column(NamedTuple):
     names: list[str]
     colors: list[str]
 
-    def least_heights(self) -> NDArray[np.float64]:
+    def least_heights(self) -> FloatArray:
         """Least height of each node in inches: that of its name."""
         return LINE * 0.95 * np.array([len(name.splitlines()) for name in self.names])
 
@@ -447,7 +448,7 @@ def _draw_ribbons(
 
 def _ribbon_ends(
     ribbons: pd.DataFrame, side: str, spans: pd.DataFrame
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[FloatArray, FloatArray]:
     """Top and bottom of each ribbon at its source or its target, one below the other."""
     values = ribbons.groupby(side)["value"]
     total = values.transform("sum")

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
     from mudata import MuData
-    from numpy.typing import NDArray
+
+    from tosica._arrays import BoolArray
 
 # Colours end at this z: stronger evidence needs no telling apart.
 _MAX_Z = 12.0
@@ -307,7 +308,7 @@ class _Evidence:
         """Wrapped names of gene sets and groups."""
         return wrap(list(self.z.index), max_length), wrap(self.groups, max_length)
 
-    def has_evidence(self) -> NDArray[np.bool_]:
+    def has_evidence(self) -> BoolArray:
         """Whether there is evidence for a set in a group, ``(n_sets, n_groups)``."""
         pairs = set(zip(self._table["gene_set"], self._table["group"], strict=True))
         return np.array(

@@ -15,8 +15,7 @@ from tosica.gs._spelling import split_composite
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
+    from tosica._arrays import IntArray
     from tosica.gs._gene_list import GeneList
     from tosica.gs._gene_sets import GeneSets
     from tosica.pp._match_gene_sets import MatchedGeneSets
@@ -44,7 +43,7 @@ def explain_no_gene_sets(
     genes: GeneList,
     sources: Sequence[MatchedGeneSets],
     gene_sets: GeneSets,
-    n_listed: NDArray[np.integer],
+    n_listed: IntArray,
     params: MaskParams,
 ) -> str:
     """Explain in one sentence why no gene set is in the mask.
@@ -83,8 +82,8 @@ def report_left_out(
     genes: GeneList,
     sources: Sequence[MatchedGeneSets],
     gene_sets: GeneSets,
-    n_listed: NDArray[np.integer],
-    selected: NDArray[np.intp],
+    n_listed: IntArray,
+    selected: IntArray,
     params: MaskParams,
 ) -> dict[str, pd.DataFrame]:
     """Log which of the user's own gene sets were left out and why, and which genes the data lack.

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from anndata import AnnData
-    from numpy.typing import NDArray
+
+    from tosica._arrays import BoolArray, FloatArray, IntArray, ObjectArray
 
 # Transcriptomes have at least this share of the genes of the largest one; others are panels.
 _SHARE_OF_LARGEST = 0.5
@@ -43,8 +44,8 @@ class _Reference:
     name: str
     counts: sp.csr_matrix
     genes: pd.Index
-    labels: NDArray[np.object_]
-    batches: NDArray[np.object_]
+    labels: ObjectArray
+    batches: ObjectArray
     cell_names: pd.Index
 
 
@@ -407,7 +408,7 @@ def _to_anndata(reference: _Reference, genes: pd.Index) -> AnnData:
 def _fill_genes(
     cells: AnnData,
     donors: AnnData,
-    is_measured: NDArray[np.bool_],
+    is_measured: BoolArray,
     term_of: Mapping[str, str],
     seed: int,
 ) -> AnnData:
@@ -444,9 +445,7 @@ def _fill_genes(
     )
 
 
-def _pool(
-    cell_type: str, types: NDArray[np.object_], term_of: Mapping[str, str]
-) -> NDArray[np.integer]:
+def _pool(cell_type: str, types: ObjectArray, term_of: Mapping[str, str]) -> IntArray:
     """Find the donors that may be of a type; of too few, those of similar types, and then all."""
     line = _line(cell_type, term_of)
     lines = {name: _line(name, term_of) for name in np.unique(types)}
@@ -462,6 +461,6 @@ def _pool(
     return np.arange(len(types))
 
 
-def _log_normalize(counts: sp.csr_matrix) -> NDArray[np.float64]:
+def _log_normalize(counts: sp.csr_matrix) -> FloatArray:
     """Logarithm of one plus counts per 10 000, dense."""
     return LogNormalization().normalize_block(counts.astype(np.float64)).toarray()

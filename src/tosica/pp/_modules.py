@@ -12,7 +12,7 @@ from sklearn.decomposition import PCA
 from tosica.gs._spelling import split_composite
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from tosica._arrays import FloatArray, IntArray, ObjectArray
 
 # Mean number of genes in a module, unless that gives more modules than the limit.
 _MODULE_SIZE = 15
@@ -26,11 +26,11 @@ _N_LEADING = 3
 
 def coexpression_sets(
     x: sp.csr_matrix,
-    genes: NDArray[np.integer],
-    gene_names: NDArray[np.object_],
+    genes: IntArray,
+    gene_names: ObjectArray,
     *,
     max_modules: int = 50,
-) -> tuple[list[str], list[NDArray[np.integer]]]:
+) -> tuple[list[str], list[IntArray]]:
     """Cluster genes into co-expression modules.
 
     Genes are standardized, so that all have the same weight. k-means clusters the directions of
@@ -77,9 +77,7 @@ def coexpression_sets(
     return names, modules
 
 
-def _cluster(
-    values: NDArray[np.float64], max_modules: int
-) -> tuple[NDArray[np.integer], NDArray[np.float64]]:
+def _cluster(values: FloatArray, max_modules: int) -> tuple[IntArray, FloatArray]:
     """Cluster the columns of standardized expression; their module, and their loadings."""
     n_genes = values.shape[1]
     n_modules = min(max_modules, max(1, round(n_genes / _MODULE_SIZE)))
@@ -96,7 +94,7 @@ def _cluster(
     return kmeans.fit_predict(directions), loadings
 
 
-def _name_module(leading: NDArray[np.object_], names: list[str]) -> str:
+def _name_module(leading: ObjectArray, names: list[str]) -> str:
     """Name a module after its leading genes, unlike the modules that have names already."""
     full_names = [str(name) for name in leading]
     symbols = [(split_composite(name) or (name,))[0] for name in full_names]

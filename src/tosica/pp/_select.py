@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from tosica._arrays import IntArray
     from tosica.gs._gene_sets import GeneSets
 
 
-def select_largest(gene_sets: GeneSets, n: int) -> NDArray[np.intp]:
+def select_largest(gene_sets: GeneSets, n: int) -> IntArray:
     """Positions of the ``n`` largest gene sets, ascending; the earlier one in case of ties."""
     return np.sort(np.argsort(-gene_sets.sizes, kind="stable")[:n])
 
 
 def drop_similar(
-    gene_sets: GeneSets, n_listed: NDArray[np.integer], max_jaccard: float
-) -> NDArray[np.intp]:
+    gene_sets: GeneSets, n_listed: IntArray, max_jaccard: float
+) -> IntArray:
     """Leave out each gene set that is nearly the same as one that lists fewer genes.
 
     The smaller of such sets says more: "T cell receptor signaling pathway" is kept, and "antigen

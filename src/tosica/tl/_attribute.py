@@ -42,9 +42,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mudata import MuData
-    from numpy.typing import NDArray
     from torch import Tensor
 
+    from tosica._arrays import (
+        BoolArray,
+        Float32Array,
+        FloatArray,
+        IntArray,
+        ObjectArray,
+    )
     from tosica.model import TOSICA
     from tosica.model._query_loader import Minibatch
     from tosica.module import TOSICAModule
@@ -264,8 +270,8 @@ def _write(
     adata: AnnData | MuData,
     key: str,
     record: dict[str, Any],
-    by_gene_set: NDArray[np.float32] | None,
-    by_gene: NDArray[np.float32] | None,
+    by_gene_set: Float32Array | None,
+    by_gene: Float32Array | None,
     model: TOSICA,
 ) -> None:
     """Write the record and the contributions of cells, and say so in the log."""
@@ -299,14 +305,14 @@ class Contributions(NamedTuple):
     marks genes that the cell expresses more than the baseline, ``(n_cells, n_genes)``.
     """
 
-    genes: NDArray[np.float32]
-    network: NDArray[np.float32]
-    difference: NDArray[np.float32]
-    network_difference: NDArray[np.float32]
-    is_raised: NDArray[np.bool_]
+    genes: Float32Array
+    network: Float32Array
+    difference: Float32Array
+    network_difference: Float32Array
+    is_raised: BoolArray
 
     @property
-    def error(self) -> NDArray[np.float64]:
+    def error(self) -> FloatArray:
         """Absolute error of the integral, ``(n_cells,)``."""
         return np.abs(self.genes.sum(1, dtype=np.float64) - self.difference)
 
@@ -340,7 +346,7 @@ class _Groups:
         hierarchy = model._hierarchy
         target_names = hierarchy.names
         members = hierarchy.members
-        self.label_shares: NDArray[np.float32] = (
+        self.label_shares: Float32Array = (
             members / members.sum(1, keepdims=True)
         ).astype(np.float32)
         self.predicted = _own_targets(adata, f"{key}_prediction", list(model.labels))
@@ -365,9 +371,7 @@ class _Groups:
         self.codes = np.full(adata.n_obs, -1, dtype=np.int64)
         self.codes[is_explained] = codes
 
-    def draw_cells(
-        self, n_per_group: int, rng: np.random.Generator
-    ) -> NDArray[np.int64]:
+    def draw_cells(self, n_per_group: int, rng: np.random.Generator) -> IntArray:
         """Draw up to ``n_per_group`` cells of each group, in ascending order."""
         rows = []
         for code in range(len(self.names)):
@@ -378,7 +382,7 @@ class _Groups:
 
 def _own_targets(
     adata: AnnData | MuData, column: str, target_names: list[str]
-) -> NDArray[np.int64]:
+) -> IntArray:
     """Position of each cell's own label among the targets, -1 for "Unknown"."""
     predicted = read_groups(adata, column)
     codes = []
@@ -436,7 +440,7 @@ class _Explainer:
         on_cpu = self.module.device.type == "cpu"
         self._max_points = _POINTS_CPU if on_cpu else _POINTS_ACCELERATOR
         statistics = model.training_.novelty_statistics
-        self.shift: NDArray[np.float32] | None = None
+        self.shift: Float32Array | None = None
         self.contrast: ReferenceContrast | None = None
         if statistics is not None:
             self.contrast = ReferenceContrast.of_statistics(
@@ -463,7 +467,7 @@ class _Explainer:
         self.members = sp.csc_matrix(sp.block_diag(members, format="csc"))
 
     def minibatches(
-        self, rows: NDArray[np.integer] | None = None, size: int | None = None
+        self, rows: IntArray | None = None, size: int | None = None
     ) -> Iterator[Minibatch]:
         """Iterate over some cells, by default all."""
         cells = self.adata
@@ -483,7 +487,7 @@ class _Explainer:
             )
         return self.module.baseline[None]
 
-    def _shift_baseline(self, shift: NDArray[np.float32] | None) -> None:
+    def _shift_baseline(self, shift: Float32Array | None) -> None:
         """Move the baseline as the query is, but no gene below zero."""
         if shift is None:
             return
@@ -504,8 +508,8 @@ class _Explainer:
         return (total / self.adata.n_obs).float()[None]
 
     def iter_contributions(
-        self, rows: NDArray[np.int64], targets: NDArray[np.int64]
-    ) -> Iterator[tuple[NDArray[np.int64], Contributions]]:
+        self, rows: IntArray, targets: IntArray
+    ) -> Iterator[tuple[IntArray, Contributions]]:
         """Compute contributions in some cells, minibatch by minibatch.
 
         Parameters
@@ -522,7 +526,7 @@ class _Explainer:
         target = torch.from_numpy(targets[rows]).to(self.module.device)
         n_steps = self._n_steps or _N_STEPS
 
-        def explain(batch: Minibatch) -> tuple[NDArray[np.int64], Contributions]:
+        def explain(batch: Minibatch) -> tuple[IntArray, Contributions]:
             cells = slice(batch.start, batch.start + len(batch.x))
             return rows[cells], self._integrate(batch, target[cells], n_steps)
 
@@ -677,13 +681,13 @@ class _GroupMeans:
         self._linear = np.zeros(shape)
         self._raised_linear = np.zeros(shape)
         self._expression = np.zeros(shape)
-        self._deviation = np.ones(shape[1])
+        self._deviation: FloatArray = np.ones(shape[1])
         self._error = 0.0
         self._difference = 0.0
         self._linear_difference = 0.0
         self._network_difference = 0.0
 
-    def add_cells(self, rows: NDArray[np.int64], contributions: Contributions) -> None:
+    def add_cells(self, rows: IntArray, contributions: Contributions) -> None:
         """Add contributions of cells to the sums of their groups."""
         codes = self._groups.codes[rows]
         in_group = codes >= 0
@@ -739,7 +743,7 @@ class _GroupMeans:
         variance = (squares - (sums**2 / n_cells[:, None]).sum(0)) / n_cells.sum()
         self._deviation = positive_deviation(variance.numpy())
 
-    def _shared_with_reference(self) -> NDArray[np.float64]:
+    def _shared_with_reference(self) -> FloatArray:
         """Weigh the excess of genes in the test of sets: shares from 0 to 2, ``(n_groups, n_genes)``.
 
         Genes that a group expresses less tell it by absence, which no set is named for.
@@ -827,18 +831,18 @@ class _GroupMeans:
 
 
 def _as_table(
-    values: NDArray[np.floating], rows: NDArray[np.object_], columns: list[str]
+    values: FloatArray, rows: ObjectArray, columns: list[str]
 ) -> pd.DataFrame:
     """Make a table of rows × groups from values of groups × rows."""
     return pd.DataFrame(values.T, rows, columns, dtype=np.float32)
 
 
 def _gene_set_tables(
-    genes: dict[str, NDArray[np.float64]],
-    raised: NDArray[np.float64],
+    genes: dict[str, FloatArray],
+    raised: FloatArray,
     names: list[str],
-    gene_names: NDArray[np.object_],
-    set_names: NDArray[np.object_],
+    gene_names: ObjectArray,
+    set_names: ObjectArray,
     members: sp.csc_matrix,
 ) -> dict[str, pd.DataFrame]:
     """Test the gene sets of each group, and make the tables of those with evidence.

@@ -13,8 +13,7 @@ from tosica.linear import common_shift, subsample_by_label
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from numpy.typing import NDArray
-
+    from tosica._arrays import Float32Array, FloatArray, IntArray
     from tosica.linear import ReferenceStatistics
     from tosica.model._query_loader import Minibatch
 
@@ -29,10 +28,10 @@ _TINY = 1e-12
 
 
 def query_shift(
-    batches: Callable[[NDArray[np.integer]], Iterator[Minibatch]],
-    codes: NDArray[np.integer],
+    batches: Callable[[IntArray], Iterator[Minibatch]],
+    codes: IntArray,
     statistics: ReferenceStatistics | None,
-) -> NDArray[np.float32] | None:
+) -> Float32Array | None:
     """Measure what all labels of a query differ by from the reference.
 
     Parameters
@@ -76,8 +75,8 @@ class ReferenceContrast(NamedTuple):
     labels without cells. ``deviation`` is the standard deviation within labels, ``(n_genes,)``.
     """
 
-    excess: NDArray[np.float64]
-    deviation: NDArray[np.float64]
+    excess: FloatArray
+    deviation: FloatArray
 
     @classmethod
     def of_statistics(
@@ -90,14 +89,12 @@ class ReferenceContrast(NamedTuple):
         return cls(excess, positive_deviation(statistics.variance.astype(np.float64)))
 
 
-def positive_deviation(variance: NDArray[np.float64]) -> NDArray[np.float64]:
+def positive_deviation(variance: FloatArray) -> FloatArray:
     """Standard deviation of genes, 1 for those that do not vary."""
     return np.sqrt(np.where(variance > _TINY, variance, 1))
 
 
-def share_of_reference(
-    excess: NDArray[np.float64], of_reference: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def share_of_reference(excess: FloatArray, of_reference: FloatArray) -> FloatArray:
     """Compute which share of a group's excess its label has in the reference, too.
 
     Parameters

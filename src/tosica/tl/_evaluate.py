@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
     from mudata import MuData
-    from numpy.typing import NDArray
+
+    from tosica._arrays import BoolArray, FloatArray, ObjectArray
 
 _NO_LABEL = (UNKNOWN, HETEROGENEOUS)
 _CALIBRATION_COLUMNS = [
@@ -226,7 +227,7 @@ def evaluate(
 
 def _log_cells_that_cannot_be_right(
     truth: pd.Categorical,
-    labeled: NDArray[np.bool_],
+    labeled: BoolArray,
     labels_key: str,
     trained: set[str],
 ) -> None:
@@ -250,7 +251,7 @@ def _log_cells_that_cannot_be_right(
 def _score_classes(
     truth: pd.Categorical,
     predicted: pd.Categorical,
-    probability: NDArray[np.float64] | None,
+    probability: FloatArray | None,
     labels: pd.Index,
 ) -> pd.DataFrame:
     """Score each known label, and average the probability of the cells that are called so."""
@@ -444,7 +445,7 @@ def reliability(
 
 
 def calibration_bins(
-    is_right: NDArray[np.bool_], probability: NDArray[np.float64], n_bins: int
+    is_right: BoolArray, probability: FloatArray, n_bins: int
 ) -> pd.DataFrame:
     """Compute the accuracy in each bin of the probability.
 
@@ -505,7 +506,7 @@ def _score_terms(
     adata: AnnData | MuData,
     labels_key: str,
     column: str,
-    labeled: NDArray[np.bool_],
+    labeled: BoolArray,
     *,
     confident: bool,
 ) -> pd.DataFrame:
@@ -547,7 +548,7 @@ def _score_terms(
     return pd.DataFrame({"is_kind": is_kind, "has_terms": has_terms})
 
 
-def _terms(adata: AnnData | MuData, column: str) -> NDArray[np.object_]:
+def _terms(adata: AnnData | MuData, column: str) -> ObjectArray:
     """Term of each cell's label: from the column that has them, else by the label's name."""
     term_column = f"{column}{TERM_SUFFIX}"
     if term_column in adata.obs:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mudata import MuData
     from numpy.typing import NDArray
 
+    from tosica._arrays import FloatArray, IntArray, ObjectArray
     from tosica.model import TOSICA
 
 # Parameters of functions that run the model on cells that it annotated.
@@ -163,8 +164,8 @@ class Cells:
         self.all_labels = read_labels(adata, key) or type_names
         self.record: Mapping[str, Any] = adata.uns[key]
         self.second = self._read_second()
-        self.novelty: NDArray[np.float64] | None = None
-        self.novelty_pvalue: NDArray[np.float64] | None = None
+        self.novelty: FloatArray | None = None
+        self.novelty_pvalue: FloatArray | None = None
         if {f"{key}_novelty", f"{key}_novelty_pvalue"} <= set(adata.obs):
             self.novelty = read_numbers(adata, f"{key}_novelty")
             self.novelty_pvalue = read_numbers(adata, f"{key}_novelty_pvalue")
@@ -221,7 +222,7 @@ class Evidence:
     """
 
     cells: Cells
-    tested: NDArray[np.int64]
+    tested: IntArray
     expression: AnnData | None
     no_expression: str
     known: pd.DataFrame
@@ -286,8 +287,8 @@ def ask_quietly() -> Iterator[None]:
 
 
 def draw_cells(
-    codes: NDArray[np.integer], most: int, rng: np.random.Generator, *, least: int
-) -> NDArray[np.int64]:
+    codes: IntArray, most: int, rng: np.random.Generator, *, least: int
+) -> IntArray:
     """Draw cells at random so that rare labels keep theirs.
 
     Parameters
@@ -324,7 +325,7 @@ def _names_of(label: str, genes: Any, cells: Cells) -> list[str]:
 
 
 def _log_expression(
-    source: ExpressionSource, rows: NDArray[np.int64]
+    source: ExpressionSource, rows: IntArray
 ) -> tuple[AnnData | None, str]:
     """Log-normalized expression of some cells, or why there is none."""
     if not len(rows):
@@ -360,7 +361,7 @@ def _log_expression(
 
 
 def _known_markers(
-    expression: AnnData | None, predicted: NDArray[np.object_], markers: pd.DataFrame
+    expression: AnnData | None, predicted: ObjectArray, markers: pd.DataFrame
 ) -> pd.DataFrame:
     """Find in which label each known marker is expressed most."""
     if expression is None or markers.empty:

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from anndata import AnnData
-    from numpy.typing import NDArray
 
+    from tosica._arrays import Float32Array, FloatArray, IntArray
     from tosica.model import TOSICA
     from tosica.model._query_loader import Minibatch
 
     # By change and order, (n_cells, n_shares).
-    _Curves: TypeAlias = dict[tuple[str, str], NDArray[np.float64]]
+    _Curves: TypeAlias = dict[tuple[str, str], FloatArray]
 
 _SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 _CHANGES = ("deletion", "insertion")
@@ -164,7 +164,7 @@ def faithfulness(
 
 def _rank_genes(
     record: Mapping[str, Any], model: TOSICA, rng: np.random.Generator
-) -> dict[str, NDArray[np.intp]]:
+) -> dict[str, IntArray]:
     """Rank of each gene in each group, ``(n_groups, n_genes)``, by each order."""
     added = _contributions_of_model(record, model)
     by_set = _rank_by_gene_set(record, model, rng)
@@ -176,9 +176,7 @@ def _rank_genes(
     }
 
 
-def _contributions_of_model(
-    record: Mapping[str, Any], model: TOSICA
-) -> NDArray[np.float64]:
+def _contributions_of_model(record: Mapping[str, Any], model: TOSICA) -> FloatArray:
     """What each gene of the model adds, ``(n_groups, n_genes)``; zero for genes that the query lacks."""
     genes = record["genes"].reindex(model.tokens.var_names, fill_value=0.0)
     return genes.to_numpy(np.float64).T
@@ -186,7 +184,7 @@ def _contributions_of_model(
 
 def _rank_by_gene_set(
     record: Mapping[str, Any], model: TOSICA, rng: np.random.Generator
-) -> NDArray[np.intp]:
+) -> IntArray:
     """Rank the genes of sets with evidence first, then those of other sets by the set's mean.
 
     A gene of no set is a set by itself. A gene of several sets has the rank of the first.
@@ -221,11 +219,11 @@ def _rank_by_gene_set(
 def _change_genes(
     model: TOSICA,
     adata: AnnData,
-    ranks: dict[str, NDArray[np.intp]],
-    shares: NDArray[np.float64],
+    ranks: dict[str, IntArray],
+    shares: FloatArray,
     *,
     use_mean: bool,
-    shift: NDArray[np.float32] | None,
+    shift: Float32Array | None,
     layer: str | None,
     use_raw: bool,
 ) -> tuple[_Curves, _Curves]:

@@ -12,7 +12,8 @@ from tosica._limits import LIMITS
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
-    from numpy.typing import NDArray
+
+    from tosica._arrays import FloatArray, IntArray, ObjectArray
 
 # Genes of a set that are listed.
 N_LEADING = 8
@@ -34,8 +35,8 @@ COLUMNS = [
 
 
 def gene_set_statistics(
-    contributions: NDArray[np.floating],
-    effects: NDArray[np.floating],
+    contributions: FloatArray,
+    effects: FloatArray,
     members: sp.csc_matrix,
     seed: int = 0,
 ) -> pd.DataFrame:
@@ -89,9 +90,7 @@ def gene_set_statistics(
     return table
 
 
-def _weight_genes(
-    contributions: NDArray[np.floating], effects: NDArray[np.floating]
-) -> NDArray[np.float64]:
+def _weight_genes(contributions: FloatArray, effects: FloatArray) -> FloatArray:
     """Weigh genes by the contribution and the effect together, ``(n_genes,)``."""
     adds = contributions.astype(np.float64)
     median = np.median(adds[adds > 0]) if adds.any() else 1.0
@@ -111,8 +110,8 @@ class _Test:
 
     def __init__(
         self,
-        weight: NDArray[np.float64],
-        contributions: NDArray[np.floating],
+        weight: FloatArray,
+        contributions: FloatArray,
         members: sp.csc_matrix,
         seed: int,
     ) -> None:
@@ -145,7 +144,7 @@ class _Test:
         n_telling = members[telling].T @ (contributions[telling] > 0)
         self._is_tested = (n_telling > 1) & varies_by_chance
 
-    def z(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    def z(self, weight: FloatArray) -> FloatArray:
         """Sum over each set without its largest term, in standard deviations, ``(n_sets,)``."""
         begins = self._members.indptr[:-1]
         of_pairs = np.append(weight[self._members.indices], 0.0)
@@ -154,13 +153,13 @@ class _Test:
         expected = self._n_summed * self._mean
         return (total - largest - expected) / self._deviation
 
-    def _normal_z(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _normal_z(self, weight: FloatArray) -> FloatArray:
         """Make z normal as that of a gamma distribution."""
         skewness = self._skewness
         root = np.cbrt(np.maximum(skewness * self.z(weight) / 2 + 1, 0))
         return 6 / skewness * (root - 1) + skewness / 6
 
-    def p_values(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    def p_values(self, weight: FloatArray) -> FloatArray:
         """Chance that any set is as unlikely with permuted genes, ``(n_sets,)``."""
         with np.errstate(all="ignore"):
             p_values = self._null.sf(self._normal_z(weight))
@@ -169,11 +168,11 @@ class _Test:
 
 def gene_sets_with_evidence(
     group: str,
-    contributions: NDArray[np.floating],
+    contributions: FloatArray,
     members: sp.csc_matrix,
     statistics: pd.DataFrame,
-    set_names: NDArray[np.object_],
-    gene_names: NDArray[np.object_],
+    set_names: ObjectArray,
+    gene_names: ObjectArray,
 ) -> pd.DataFrame:
     """List the gene sets of a group whose genes add more than other genes, by z.
 
@@ -213,10 +212,10 @@ def gene_sets_with_evidence(
 
 def _similar(
     table: pd.DataFrame,
-    weight: NDArray[np.float64],
+    weight: FloatArray,
     members: sp.csc_matrix,
     test: _Test,
-) -> NDArray[np.intp]:
+) -> IntArray:
     """Find the sets without evidence of their own, and the set that each shares most with.
 
     Sets are taken by z. The genes of those with evidence do not count for the sets after them.

@@ -13,7 +13,8 @@ from scipy.special import digamma, polygamma
 
 if TYPE_CHECKING:
     import pandas as pd
-    from numpy.typing import NDArray
+
+    from tosica._arrays import BoolArray, FloatArray, IntArray
 
 # The reference of a comparison: all other cells, or the group at a position.
 Reference: TypeAlias = Literal["rest"] | int
@@ -23,16 +24,14 @@ Reference: TypeAlias = Literal["rest"] | int
 class GroupMoments:
     """Mean and variance of each variable in each group of cells."""
 
-    n_cells: NDArray[np.int64]
+    n_cells: IntArray
     """Cells of each group, shape ``(n_groups,)``."""
-    mean: NDArray[np.float64]
+    mean: FloatArray
     """Shape ``(n_groups, n_vars)``."""
-    variance: NDArray[np.float64]
+    variance: FloatArray
     """Around the group's mean, divided by its number of cells, shape ``(n_groups, n_vars)``."""
 
-    def reference_weights(
-        self, group: int, reference: Reference
-    ) -> NDArray[np.float64]:
+    def reference_weights(self, group: int, reference: Reference) -> FloatArray:
         """Weight of each group in the reference of one group, shape ``(n_groups,)``.
 
         Parameters
@@ -49,13 +48,13 @@ class GroupMoments:
             weights[np.arange(len(weights)) != reference] = 0
         return weights
 
-    def reference_mean(self, group: int, reference: Reference) -> NDArray[np.float64]:
+    def reference_mean(self, group: int, reference: Reference) -> FloatArray:
         """Mean of the reference of one group, shape ``(n_vars,)``."""
         weights = self.reference_weights(group, reference)
         return np.average(self.mean, axis=0, weights=weights)
 
 
-def group_moments(values: NDArray[np.floating], groups: pd.Categorical) -> GroupMoments:
+def group_moments(values: FloatArray, groups: pd.Categorical) -> GroupMoments:
     """Compute the moments of ``values``, shape ``(n_cells, n_vars)``, in each group.
 
     Groups must have cells. One group is summed at a time, in float64, so that only a group's rows
@@ -74,7 +73,7 @@ def group_moments(values: NDArray[np.floating], groups: pd.Categorical) -> Group
 
 def standardized_difference(
     moments: GroupMoments, group: int, reference: Reference = "rest"
-) -> NDArray[np.float64]:
+) -> FloatArray:
     """Difference between a group's mean and its reference's, in standard deviations (Cohen's d).
 
     The deviation is that of the cells of both sides, each around the mean of its side; the
@@ -108,11 +107,11 @@ def standardized_difference(
 
 
 def moderated_t(
-    difference: NDArray[np.float64],
-    variance: NDArray[np.float64],
+    difference: FloatArray,
+    variance: FloatArray,
     df: float,
     scale: float,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[FloatArray, FloatArray]:
     """Test differences of means with moderated variances (Smyth, 2004).
 
     The variances of all variables are taken as draws from one scaled inverse χ² distribution, whose
@@ -153,7 +152,7 @@ def moderated_t(
     return t, 2 * stats.t.sf(np.abs(t), total)
 
 
-def _prior(variance: NDArray[np.float64], df: float) -> tuple[float, float]:
+def _prior(variance: FloatArray, df: float) -> tuple[float, float]:
     """Fit degrees of freedom and center of the variances' distribution, by moments of their log."""
     z = np.log(variance) - digamma(df / 2) + np.log(df / 2)
     if len(z) < 3:
@@ -186,15 +185,15 @@ class SampleMeans:
 
     names: list[str]
     """Names of the samples."""
-    values: NDArray[np.float64]
+    values: FloatArray
     """Shape ``(n_samples, n_vars)``."""
 
 
 def sample_means(
-    values: NDArray[np.floating],
-    codes: NDArray[np.integer],
+    values: FloatArray,
+    codes: IntArray,
     names: list[str],
-    rows: NDArray[np.bool_],
+    rows: BoolArray,
     min_cells: int,
 ) -> SampleMeans:
     """Average the selected cells of each sample that has at least ``min_cells`` of them.
@@ -222,7 +221,7 @@ def sample_means(
 
 def compare_samples(
     tested: SampleMeans, reference: SampleMeans, method: str
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[FloatArray, FloatArray]:
     """Test whether the means of samples differ between two sides.
 
     If every sample has cells on both sides, as where cell types are compared, the test is a paired
@@ -257,9 +256,7 @@ def compare_samples(
     return np.where(undefined, 0.0, scores), np.where(undefined, 1.0, pvals)
 
 
-def _paired(
-    differences: NDArray[np.float64], method: str
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _paired(differences: FloatArray, method: str) -> tuple[FloatArray, FloatArray]:
     mean = differences.mean(axis=0)
     if method == "wilcoxon":
         test = stats.wilcoxon(differences, axis=0, method="auto", zero_method="zsplit")
@@ -272,8 +269,8 @@ def _paired(
 
 
 def _unpaired(
-    a: NDArray[np.float64], b: NDArray[np.float64], method: str
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    a: FloatArray, b: FloatArray, method: str
+) -> tuple[FloatArray, FloatArray]:
     difference = a.mean(axis=0) - b.mean(axis=0)
     if method == "wilcoxon":
         test = stats.mannwhitneyu(a, b, axis=0)
@@ -288,7 +285,5 @@ def _unpaired(
     return moderated_t(difference, squares / df, df, 1 / len(a) + 1 / len(b))
 
 
-def _signed_z(
-    pvals: NDArray[np.float64], difference: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _signed_z(pvals: FloatArray, difference: FloatArray) -> FloatArray:
     return stats.norm.isf(np.asarray(pvals) / 2) * np.sign(difference)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tosica._arrays import BoolArray, FloatArray, IntArray
+
     Clusters: TypeAlias = (
         str
         | Sequence[str]
@@ -219,10 +221,10 @@ def _labels_in_order(
 
 def _winners(
     clusters: pd.Categorical,
-    label_of_cell: NDArray[np.intp],
+    label_of_cell: IntArray,
     n_labels: int,
-    probability: NDArray[np.float64] | None,
-) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    probability: FloatArray | None,
+) -> tuple[IntArray, FloatArray]:
     """Winning label of each cluster, and its share of the cluster's cells."""
     votes = np.zeros((len(clusters.categories), n_labels), dtype=np.int64)
     np.add.at(votes, (clusters.codes, label_of_cell), 1)
@@ -245,8 +247,8 @@ def _winners(
 
 def _warn_of_mixed(
     clusters: pd.Categorical,
-    overruled: NDArray[np.bool_],
-    probability: NDArray[np.float64] | None,
+    overruled: BoolArray,
+    probability: FloatArray | None,
 ) -> None:
     """Warn in the log of clusters that seem to have several types."""
     n_clusters = len(clusters.categories)

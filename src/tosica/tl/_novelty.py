@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from tqdm.std import tqdm
 
+    from tosica._arrays import BoolArray, FloatArray, IntArray
     from tosica.model import TOSICA
     from tosica.tl._majority_vote import Clusters
 
@@ -240,8 +241,8 @@ def novelty(
 
 
 def _batch_shift(
-    query: Query, positions: NDArray[np.intp], statistics: ReferenceStatistics
-) -> NDArray[np.float64] | None:
+    query: Query, positions: IntArray, statistics: ReferenceStatistics
+) -> FloatArray | None:
     """Difference of query and reference that all labels share; ``None`` if there is none.
 
     Parameters
@@ -304,8 +305,8 @@ def _statistics(model: TOSICA, reference: AnnData | None) -> ReferenceStatistics
 
 
 def _score_clusters(
-    score: NDArray[np.float64],
-    pvalue: NDArray[np.float64],
+    score: FloatArray,
+    pvalue: FloatArray,
     clusters: pd.Categorical,
 ) -> pd.DataFrame:
     """Columns of ``obs`` with scores and p-values of the cells and of their clusters."""
@@ -345,7 +346,7 @@ def _table_of_clusters(
     cells: pd.DataFrame,
     clusters: pd.Categorical,
     predicted: NDArray[np.str_],
-    positions: NDArray[np.intp],
+    positions: IntArray,
     query: Query,
     shift: LabelShift,
     statistics: ReferenceStatistics,
@@ -386,7 +387,7 @@ class Query(NamedTuple):
     """Normalized expression of all cells, ``(n_obs, n_genes)``, and the genes that were measured."""
 
     x: sp.csr_matrix
-    measured: NDArray[np.bool_] | None
+    measured: BoolArray | None
 
 
 def read_query(
@@ -430,7 +431,7 @@ def _probability_before(model: TOSICA, query: Query) -> NDArray | None:
 def score_in_blocks(
     statistics: ReferenceStatistics,
     query: Query,
-    shift: NDArray[np.float64] | None,
+    shift: FloatArray | None,
     step: tqdm,
 ) -> tuple[NDArray, NDArray]:
     """Score cells block by block: all may not fit in memory as dense rows."""

@@ -45,8 +45,7 @@ from tosica.tl._group_tests import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from numpy.typing import NDArray
-
+    from tosica._arrays import BoolArray, FloatArray
     from tosica.tl._group_tests import Reference, SampleMeans
 
 Method: TypeAlias = Literal["wilcoxon", "t-test", "t-test_overestim_var", "moderated-t"]
@@ -370,7 +369,7 @@ def _test_within(
 class Comparison:
     """Values of cells in groups, and how groups are to be compared with a reference."""
 
-    values: NDArray[np.floating]
+    values: FloatArray
     """Contributions, shape ``(n_cells, n_gene_sets)``."""
     groups: pd.Categorical
     """Group of each cell; all categories have cells."""
@@ -385,7 +384,7 @@ class Comparison:
     min_cells: int
     """Fewest cells that a sample must have on a side."""
 
-    def subset(self, rows: NDArray[np.bool_]) -> Comparison:
+    def subset(self, rows: BoolArray) -> Comparison:
         """Make the same comparison in some of the cells."""
         samples = None
         if self.samples is not None:
@@ -547,7 +546,7 @@ class Comparison:
         return table.iloc[np.argsort(-scores, kind="stable")].copy()
 
     def _sample_means(
-        self, side: str, rows: NDArray[np.bool_], samples: pd.Categorical
+        self, side: str, rows: BoolArray, samples: pd.Categorical
     ) -> SampleMeans:
         """Average the cells of a side in each sample; two samples at least."""
         means = sample_means(
@@ -706,7 +705,7 @@ def correlate_gene_sets(
     return result if copy else None
 
 
-def _finite_cells(numbers: NDArray[np.float64], obs_key: str) -> NDArray[np.bool_]:
+def _finite_cells(numbers: FloatArray, obs_key: str) -> BoolArray:
     """Tell which cells have a number; warn of the others."""
     is_finite = np.isfinite(numbers)
     if not is_finite.any():
@@ -719,7 +718,7 @@ def _finite_cells(numbers: NDArray[np.float64], obs_key: str) -> NDArray[np.bool
     return is_finite
 
 
-def _numbers(adata: AnnData, obs_key: str) -> NDArray[np.float64]:
+def _numbers(adata: AnnData, obs_key: str) -> FloatArray:
     """Read numbers, 0 and 1 of booleans, or positions of ordered categories; NaN where they are missing."""
     column = adata.obs.get(obs_key)
     dtype = getattr(column, "dtype", None)
@@ -736,9 +735,7 @@ def _numbers(adata: AnnData, obs_key: str) -> NDArray[np.float64]:
     return read_numbers(adata, obs_key)
 
 
-def _spearman(
-    x: NDArray[np.float64], y: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _spearman(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Rank correlation of each column with ``y``; 0 and p-value 1 where one of them is constant."""
     ranks = stats.rankdata(x, axis=0)
     ranks -= ranks.mean(axis=0)

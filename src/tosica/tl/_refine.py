@@ -24,8 +24,7 @@ from tosica.tl._evidence import refuse_mudata
 if TYPE_CHECKING:
     import os
 
-    from numpy.typing import NDArray
-
+    from tosica._arrays import BoolArray, Float32Array, FloatArray, IntArray
     from tosica.model import TOSICA
 
 _COLUMNS = ["gene_set", "gene", "change", "evidence", "stability", "recall"]
@@ -238,7 +237,7 @@ def _read_gene_sets(model: TOSICA) -> GeneSets:
     return GeneSets.from_mask(model.gene_sets[:n_sets], modality.genes, mask)
 
 
-def _read_reference(model: TOSICA) -> tuple[NDArray[np.float32], NDArray[np.integer]]:
+def _read_reference(model: TOSICA) -> tuple[Float32Array, IntArray]:
     """Read log-normalized expression and labels of at most 2 000 cells of the reference."""
     modality = model.modalities[0]
     registered = model.adata_manager.get_from_registry(REGISTRY_KEYS.LABELS_KEY)
@@ -252,13 +251,13 @@ def _read_reference(model: TOSICA) -> tuple[NDArray[np.float32], NDArray[np.inte
 
 
 def _bootstrap(
-    x: NDArray[np.float32],
-    labels: NDArray[np.integer],
-    members: NDArray[np.bool_],
+    x: Float32Array,
+    labels: IntArray,
+    members: BoolArray,
     price: float,
     n_bootstraps: int,
     random_state: int,
-) -> NDArray[np.float64]:
+) -> FloatArray:
     """Share of the bootstraps that change each gene's membership, ``(n_sets, n_genes)``."""
     n_changes = np.zeros(members.shape)
     if not len(members):
@@ -279,10 +278,10 @@ def _bootstrap(
 
 
 def _changes(
-    scores: NDArray[np.float64],
-    members: NDArray[np.bool_],
+    scores: FloatArray,
+    members: BoolArray,
     refinement: Refinement,
-    stability: NDArray[np.float64],
+    stability: FloatArray,
 ) -> pd.DataFrame:
     """Table of the changes of one gene set: genes that join, then those that leave."""
     outside = scores[~members].mean()
@@ -319,19 +318,19 @@ class Refinement(NamedTuple):
     are found among all other genes when they are held out.
     """
 
-    gained: NDArray[np.intp]
-    lost: NDArray[np.intp]
+    gained: IntArray
+    lost: IntArray
     recall: float
 
 
 class Genes(NamedTuple):
     """Standardized expression, ``(n_cells, n_genes)``, and loadings, ``(n_genes, n_loadings)``."""
 
-    z: NDArray[np.float32]
-    loadings: NDArray[np.float64]
+    z: Float32Array
+    loadings: FloatArray
 
 
-def describe_genes(x: NDArray[np.float32], labels: NDArray[np.integer]) -> Genes:
+def describe_genes(x: Float32Array, labels: IntArray) -> Genes:
     """Describe each gene by its standardized expression, and by its loadings on two PCAs.
 
     The first PCA is that of standardized expression, the second that of its deviations from the
@@ -357,7 +356,7 @@ def describe_genes(x: NDArray[np.float32], labels: NDArray[np.integer]) -> Genes
     return Genes(z, loadings.astype(np.float64))
 
 
-def _standardize(x: NDArray[np.float32]) -> NDArray[np.float32]:
+def _standardize(x: Float32Array) -> Float32Array:
     centered = x - x.mean(0)
     deviation = centered.std(0)
     # Rounding errors of constant genes are not expression.
@@ -367,13 +366,13 @@ def _standardize(x: NDArray[np.float32]) -> NDArray[np.float32]:
     )
 
 
-def _loadings(z: NDArray[np.float32]) -> NDArray[np.float32]:
+def _loadings(z: Float32Array) -> Float32Array:
     n_components = max(1, min(_N_COMPONENTS, z.shape[0] // 5, z.shape[1] // 5))
     _, values, components = randomized_svd(z, n_components, random_state=0)
     return components.T * (values / np.sqrt(len(z)))
 
 
-def held_out_scores(genes: Genes, members: NDArray[np.bool_]) -> NDArray[np.float64]:
+def held_out_scores(genes: Genes, members: BoolArray) -> FloatArray:
     """Score every gene for every gene set by its co-expression with the set's genes.
 
     The score is the sum of two, each standardized: a ridge regression of membership on the
@@ -408,9 +407,7 @@ def held_out_scores(genes: Genes, members: NDArray[np.bool_]) -> NDArray[np.floa
     return total
 
 
-def ridge_scores(
-    loadings: NDArray[np.float64], members: NDArray[np.bool_]
-) -> NDArray[np.float64]:
+def ridge_scores(loadings: FloatArray, members: BoolArray) -> FloatArray:
     """Predict membership by ridge regressions on the loadings, of each gene by those of the others.
 
     The formula for leave-one-out residuals of ridge regression gives the prediction of a gene by
@@ -429,9 +426,7 @@ def ridge_scores(
     return (fitted - leverage * membership) / (1 - leverage)
 
 
-def mean_correlations(
-    z: NDArray[np.float32], members: NDArray[np.bool_]
-) -> NDArray[np.float64]:
+def mean_correlations(z: Float32Array, members: BoolArray) -> FloatArray:
     """Mean correlation of each gene with the other genes of a set, ``(n_gene_sets, n_genes)``."""
     membership = members.astype(np.float32)
     n_genes = np.maximum(members.sum(1, keepdims=True) - membership, 1)
@@ -441,16 +436,14 @@ def mean_correlations(
 
 
 def refine_each(
-    scores: NDArray[np.float64], members: NDArray[np.bool_], price: float
+    scores: FloatArray, members: BoolArray, price: float
 ) -> list[Refinement]:
     """Refine each gene set, see :func:`refine`; both arrays are ``(n_gene_sets, n_genes)``."""
     pairs = zip(scores, members, strict=True)
     return [refine(of_set, in_set, price) for of_set, in_set in pairs]
 
 
-def refine(
-    scores: NDArray[np.float64], members: NDArray[np.bool_], price: float
-) -> Refinement:
+def refine(scores: FloatArray, members: BoolArray, price: float) -> Refinement:
     """Decide which genes join a gene set, and which leave it.
 
     Genes outside of the set join down to the lowest score at which ``price`` of its own genes are
