@@ -1,4 +1,4 @@
-"""Types of numpy arrays, by what they hold."""
+"""Types of numpy arrays: floating-point numbers, integers, masks and objects."""
 
 from typing import TypeAlias
 
