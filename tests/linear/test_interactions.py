@@ -57,6 +57,18 @@ def test_a_small_effect_in_many_cells_does_not_matter(rng):
     assert not interaction.matters
 
 
+def test_low_probabilities_of_right_labels_do_not_matter(rng):
+    set_scores = rng.standard_normal((600, 5))
+    labels = (set_scores[:, 0] > 1).astype(int)
+    # Surer of other cells than of these, and right about all of them.
+    probabilities = np.where(labels == 1, 0.6, 0.01)
+    interaction = strongest_interaction(
+        set_scores, np.column_stack([1 - probabilities, probabilities]), labels
+    )
+    assert interaction.pvalue < 1e-6
+    assert not interaction.matters
+
+
 @pytest.mark.parametrize("n_cells", [1, 2, 5])
 def test_few_cells_are_no_evidence(n_cells, rng):
     set_scores = rng.standard_normal((n_cells, 30))

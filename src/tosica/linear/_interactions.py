@@ -28,17 +28,26 @@ class Interaction(NamedTuple):
         Between the product and the errors, between -1 and 1.
     pvalue
         Two-sided, adjusted for all products and labels (Bonferroni).
+    pvalue_mistakes
+        The same for the cells that the classifier labels wrongly.
     """
 
     gene_sets: tuple[int, int]
     label: int
     correlation: float
     pvalue: float
+    pvalue_mistakes: float
 
     @property
     def matters(self) -> bool:
-        """Whether the correlation is significant, and not small."""
-        return self.pvalue <= _LEVEL and abs(self.correlation) >= _MEDIUM_EFFECT
+        """Whether the correlation is significant and not small, and labels are wrong because of it.
+
+        Probabilities that are too low for cells with the right label have errors as well.
+        """
+        return (
+            max(self.pvalue, self.pvalue_mistakes) <= _LEVEL
+            and abs(self.correlation) >= _MEDIUM_EFFECT
+        )
 
 
 def strongest_interaction(
@@ -79,24 +88,42 @@ def strongest_interaction(
     """
     n_cells, n_sets = set_scores.shape
     n_labels = probabilities.shape[1]
+    n_tests = n_labels * n_sets * (n_sets + 1) / 2
     centered = set_scores - set_scores.mean(0)
-    errors = np.eye(n_labels)[labels] - probabilities
-    best = Interaction((0, 0), 0, 0.0, 1.0)
+    truth = np.eye(n_labels)[labels]
+    errors = truth - probabilities
+    mistakes = truth - np.eye(n_labels)[probabilities.argmax(1)]
+    best = Interaction((0, 0), 0, 0.0, 1.0, 1.0)
     highest = 0.0
     for label in range(n_labels):
-        weighted = centered * errors[:, [label]]
-        # Sum over cells of score × score × error, and of its square, for each pair of gene sets.
-        sums = weighted.T @ centered
-        squares = np.square(weighted).T @ np.square(centered)
-        z = sums / np.sqrt(np.where(squares > 0, squares, np.inf))
+        z = _standardized_sums(centered, centered, errors[:, label])
         row, column = np.unravel_index(np.abs(z).argmax(), z.shape)
         if abs(z[row, column]) > highest:
             highest = abs(z[row, column])
-            n_tests = n_labels * n_sets * (n_sets + 1) / 2
+            z_mistakes = _standardized_sums(
+                centered[:, [row]], centered[:, [column]], mistakes[:, label]
+            )
             best = Interaction(
                 gene_sets=(int(min(row, column)), int(max(row, column))),
                 label=label,
                 correlation=float(z[row, column] / np.sqrt(n_cells)),
-                pvalue=float(min(1.0, 2 * n_tests * norm.sf(highest))),
+                pvalue=_adjusted(highest, n_tests),
+                pvalue_mistakes=_adjusted(abs(z_mistakes.item()), n_tests),
             )
     return best
+
+
+def _adjusted(z: float, n_tests: float) -> float:
+    """Compute the two-sided p-value of a normal score, times the number of tests."""
+    return float(min(1.0, 2 * n_tests * norm.sf(z)))
+
+
+def _standardized_sums(
+    first: NDArray[np.floating],
+    second: NDArray[np.floating],
+    errors: NDArray[np.floating],
+) -> NDArray[np.floating]:
+    """Sum score × score × error over cells, over the root of the sum of squares, ``(n_first, n_second)``."""
+    weighted = first * errors[:, None]
+    squares = np.square(weighted).T @ np.square(second)
+    return (weighted.T @ second) / np.sqrt(np.where(squares > 0, squares, np.inf))
