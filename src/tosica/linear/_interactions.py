@@ -119,10 +119,10 @@ def _adjusted(z: float, n_tests: float) -> float:
 
 
 def _standardized_sums(
-    first: NDArray[np.floating],
-    second: NDArray[np.floating],
-    errors: NDArray[np.floating],
-) -> NDArray[np.floating]:
+    first: FloatArray,
+    second: FloatArray,
+    errors: FloatArray,
+) -> FloatArray:
     """Sum score × score × error over cells, over the root of the sum of squares, ``(n_first, n_second)``."""
     weighted = first * errors[:, None]
     squares = np.square(weighted).T @ np.square(second)
