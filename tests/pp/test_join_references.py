@@ -113,6 +113,28 @@ def test_genes_of_a_panel_are_drawn_from_cells_of_its_types(studies):
     assert common.n_vars == 8
 
 
+def test_a_label_that_only_a_panel_has_limits_the_genes_to_its_own(studies):
+    panel = make_study(["T cell", "platelet"] * 15, genes=range(0, N_GENES, 4))
+    with pytest.warns(
+        UserWarning, match=r"the labels 'platelet' of the panel 'panel'.*10 of 40"
+    ):
+        joined = tosica.pp.join_references(studies | {"panel": panel}, "label")
+    assert list(joined.var["n_measured"]) == [3] * 10
+    without = tosica.pp.join_references(
+        studies | {"panel": panel}, "label", mapping={"panel": {"platelet": ""}}
+    )
+    assert without.n_vars == N_GENES
+
+
+def test_genes_that_differ_by_study_are_told_from_those_that_differ_by_type(studies):
+    flat = studies["flat"].to_df()
+    flat["Q35"] += 5
+    studies["flat"].X = sp.csr_matrix(flat)
+    share = tosica.pp.join_references(studies, "label").var["study_share"]
+    assert share["Q35"] > 0.9
+    assert share[[f"Q{i}" for i in range(30)]].max() < 1 / 3
+
+
 def test_the_references_stay_as_they_were(studies, contents):
     original = {name: contents(adata) for name, adata in studies.items()}
     tosica.pp.join_references(studies, "label")
@@ -144,6 +166,15 @@ def test_references_without_a_common_gene_are_refused(studies):
     studies["flat"].var_names = [f"R{i}" for i in range(N_GENES)]
     with pytest.raises(ValueError, match="has no gene in common"):
         tosica.pp.join_references(studies, "label")
+
+
+def test_a_panel_with_too_few_genes_of_the_transcriptomes_is_refused(studies):
+    panel = studies["deep"][:, ["Q1", "Q11"]].copy()
+    with pytest.raises(
+        ValueError,
+        match=r"'panel', which is a panel of 2 genes, shares 2 .* its 3 labels",
+    ):
+        tosica.pp.join_references(studies | {"panel": panel}, "label")
 
 
 def test_references_without_a_common_label_are_refused(studies):

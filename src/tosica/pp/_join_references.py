@@ -10,29 +10,27 @@ import anndata as ad
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
-from sklearn.decomposition import PCA
 
 from tosica._obs import read_groups
-from tosica._settings import logger
+from tosica._settings import logger, warn_user
 from tosica._text import format_thousands, list_names, only_known
 from tosica._validate import InstanceOf, Integer, validate_params
-from tosica.data import CellMatrix, LogNormalization, detect
+from tosica.data import CellMatrix, detect
 from tosica.gs._gene_list import GeneList
 from tosica.gs._map_genes import map_genes
 from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, match_label, read_ontology
+from tosica.pp._impute_genes import impute_genes, line_of, unrelated
+from tosica.pp._study_share import study_share
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from anndata import AnnData
 
-    from tosica._arrays import BoolArray, FloatArray, IntArray, ObjectArray
+    from tosica._arrays import ObjectArray
 
 # Transcriptomes have at least this share of the genes of the largest one; others are panels.
 _SHARE_OF_LARGEST = 0.5
-_N_COMPONENTS = 30
-# Nearest cells that genes are taken of; a type with fewer than twice as many is joined by similar ones.
-_N_NEIGHBORS = 10
 # Share of a cell's values that are multiples of its smallest one, in a logarithm of counts.
 _SHARE_WHOLE = 0.9
 
@@ -73,8 +71,9 @@ def join_references(
     Labels with the same term of the Cell Ontology become one. Genes are those that all transcriptomes
     measured: a reference with less than half as many genes as the largest one counts as a panel, and its
     missing genes are drawn from cells of the same type in the transcriptomes (hot deck). Each cell
-    takes one of its ten nearest ones by what both measured, and Poisson counts of its
-    expression at the cell's own depth.
+    takes one of its ten nearest ones by what both measured, beside the means of the type in their
+    references, and Poisson counts of its expression at the cell's own depth. If only a panel has a
+    label, genes that it lacks are left out: no cells of the type could lend them.
 
     Parameters
     ----------
@@ -106,7 +105,9 @@ def join_references(
             ``cell_type``, ``cell_type_ontology_term_id`` (``"unknown"`` without a term), ``reference``
             (the name) and ``batch``, which tells batches of different references apart; all categorical.
         ``.var``
-            ``n_measured``, the number of references that measured the gene.
+            ``n_measured``, the number of references that measured the gene, and ``study_share``, from 0 to
+            1: how much of the variance of its mean over types and references is due to references. A
+            regression on the genes below a third is more accurate in another study, see the benchmarks.
         ``.uns["join_references"]``
             ``labels``: table of ``reference``, ``label``, ``cell_type``,
             ``cell_type_ontology_term_id`` and ``n_cells``.
@@ -119,7 +120,13 @@ def join_references(
         If an argument is of the wrong type.
     ValueError
         If there are fewer than two references, they are of two species, have no gene or no label in
-        common, or their expression is neither counts nor the logarithm of counts.
+        common, a panel shares fewer genes with the transcriptomes than it has labels, or expression is
+        neither counts nor the logarithm of counts.
+
+    Warns
+    -----
+    UserWarning
+        If genes are left out because only a panel has a label.
 
     Examples
     --------
@@ -257,20 +264,14 @@ def _check_common_labels(labels: pd.DataFrame) -> None:
     for name, types in types_of.items():
         elsewhere = set().union(*types_of.drop(name))
         related = {
-            relative for label in elsewhere for relative in _line(label, term_of)
+            relative for label in elsewhere for relative in line_of(label, term_of)
         }
-        lines = {relative for label in types for relative in _line(label, term_of)}
+        lines = {relative for label in types for relative in line_of(label, term_of)}
         if not (types & related or lines & elsewhere):
             raise ValueError(
                 f"{name!r} has no label in common with the other references: {list_names(sorted(types), 5)} there, "
                 f"and {list_names(sorted(elsewhere), 5)} elsewhere. Pass mapping={{label: joined label}}."
             )
-
-
-def _line(label: str, term_of: Mapping[str, str]) -> set[str]:
-    """List the labels that a cell with this one has as well: itself and those above it."""
-    above = read_ontology().ancestors.get(term_of[label], frozenset())
-    return {label, *(name for name, term in term_of.items() if term in above)}
 
 
 # --------------------------------------------------------------------------- counts and genes
@@ -342,31 +343,21 @@ def _join(
     impute: bool,
     seed: int,
 ) -> AnnData:
-    """Put the cells together on the genes that all transcriptomes measured."""
-    largest = max(len(reference.genes) for reference in references)
-    complete = [
-        reference
-        for reference in references
-        if not impute or len(reference.genes) >= _SHARE_OF_LARGEST * largest
-    ]
-    genes = complete[0].genes
-    for reference in complete:
-        genes = genes.intersection(reference.genes)
-    genes = genes.sort_values()
+    """Put the cells together on the genes that all complete references measured."""
+    complete = list(references)
+    if impute:
+        complete = _complete_references(references, term_of)
+    genes = _common_genes(complete)
     donors = ad.concat([_to_anndata(reference, genes) for reference in complete])
     pieces = []
     n_measured = np.zeros(len(genes), dtype=np.int64)
     for reference in references:
         is_measured = genes.isin(reference.genes)
-        if not is_measured.any():
-            raise ValueError(
-                f"{reference.name!r} has no gene in common with the other references, such as "
-                f"{list_names(list(reference.genes[:3]))} there."
-            )
         n_measured += is_measured
         piece = _to_anndata(reference, genes[is_measured])
         if not is_measured.all():
-            piece = _fill_genes(piece, donors, is_measured, term_of, seed)
+            _check_panel(reference, int(is_measured.sum()))
+            piece = impute_genes(piece, donors, is_measured, term_of, seed)
         pieces.append(piece)
     joined = ad.concat(pieces)
     joined.X = sp.csr_matrix(joined.X, dtype=np.float32)
@@ -375,6 +366,7 @@ def _join(
         "category"
     )
     joined.var["n_measured"] = n_measured
+    joined.var["study_share"] = study_share(joined)
     logger.info(
         "join_references: %s cells of %d references, %d labels and %s genes; %s of these were not measured by all",
         format_thousands(joined.n_obs),
@@ -384,6 +376,67 @@ def _join(
         format_thousands(int((n_measured < len(references)).sum())),
     )
     return joined
+
+
+def _complete_references(
+    references: Sequence[_Reference], term_of: Mapping[str, str]
+) -> list[_Reference]:
+    """List the transcriptomes, and of panels with labels that none of these has, the largest ones.
+
+    The genes that a panel lacks can be drawn from cells of the same type only, or of one above or
+    below it. Without any in the transcriptomes, cells would get genes of other types.
+    """
+    largest = max(len(reference.genes) for reference in references)
+    complete = [
+        reference
+        for reference in references
+        if len(reference.genes) >= _SHARE_OF_LARGEST * largest
+    ]
+    n_genes = len(_common_genes(complete))
+    while True:
+        types = set().union(*(set(reference.labels) for reference in complete))
+        missing = {
+            reference.name: unrelated(set(reference.labels), types, term_of)
+            for reference in references
+        }
+        panels = [reference for reference in references if missing[reference.name]]
+        if not panels:
+            return complete
+        panel = max(
+            panels, key=lambda panel: len(_common_genes([*complete, panel], least=0))
+        )
+        complete.append(panel)
+        warn_user(
+            f"No transcriptome has the labels {list_names(missing[panel.name], 5)} of the panel {panel.name!r}, so "
+            f"genes that it lacks are left out: {format_thousands(len(_common_genes(complete)))} of "
+            f"{format_thousands(n_genes)} are taken. To take all, leave these cells out by "
+            'mapping={name: {label: ""}}.'
+        )
+
+
+def _common_genes(references: Sequence[_Reference], *, least: int = 1) -> pd.Index:
+    """Find the genes that all references measured, ``least`` or more, in alphabetical order."""
+    genes = references[0].genes
+    for reference in references[1:]:
+        common = genes.intersection(reference.genes)
+        if len(common) < least:
+            raise ValueError(
+                f"{reference.name!r} has no gene in common with the other references, such as "
+                f"{list_names(list(reference.genes[:3]))} there."
+            )
+        genes = common
+    return genes.sort_values()
+
+
+def _check_panel(panel: _Reference, n_common: int) -> None:
+    """Refuse to draw genes for a panel whose genes cannot tell its labels apart."""
+    n_labels = len(set(panel.labels))
+    if n_common < n_labels:
+        raise ValueError(
+            f"{panel.name!r}, which is a panel of {format_thousands(len(panel.genes))} genes, shares {n_common} with "
+            f"the transcriptomes, too few to draw the others for its {n_labels} labels: leave it out, or pass "
+            "impute=False."
+        )
 
 
 def _to_anndata(reference: _Reference, genes: pd.Index) -> AnnData:
@@ -400,67 +453,3 @@ def _to_anndata(reference: _Reference, genes: pd.Index) -> AnnData:
     return ad.AnnData(
         reference.counts[:, columns], obs=obs, var=pd.DataFrame(index=genes)
     )
-
-
-# --------------------------------------------------------------------------- missing genes
-
-
-def _fill_genes(
-    cells: AnnData,
-    donors: AnnData,
-    is_measured: BoolArray,
-    term_of: Mapping[str, str],
-    seed: int,
-) -> AnnData:
-    """Draw the counts of genes that a reference has not, from similar cells of the same type."""
-    donor_counts = donors[:, is_measured].X
-    donor_expression = _log_normalize(donor_counts)
-    n_components = min(_N_COMPONENTS, *(size - 1 for size in donor_expression.shape))
-    pca = PCA(max(n_components, 1), random_state=seed).fit(donor_expression)
-    reference = pca.transform(donor_expression)
-    query = pca.transform(_log_normalize(cells.X))
-    query += reference.mean(0) - query.mean(0)
-    rng = np.random.default_rng(seed)
-    missing = donors[:, ~is_measured].X.toarray()
-    depth = np.asarray(cells.X.sum(1)).ravel()
-    depth_of_donor = np.asarray(donor_counts.sum(1)).ravel()
-    imputed = np.zeros((cells.n_obs, missing.shape[1]), dtype=np.float32)
-    types = donors.obs["cell_type"].to_numpy()
-    for cell_type in cells.obs["cell_type"].unique():
-        pool = _pool(cell_type, types, term_of)
-        rows = np.flatnonzero(cells.obs["cell_type"] == cell_type)
-        distance = ((query[rows, None] - reference[None, pool]) ** 2).sum(2)
-        near = pool[np.argsort(distance, axis=1)[:, :_N_NEIGHBORS]]
-        donor = near[np.arange(len(rows)), rng.integers(0, near.shape[1], len(rows))]
-        relative_depth = depth[rows] / np.maximum(depth_of_donor[donor], 1)
-        imputed[rows] = rng.poisson(missing[donor] * relative_depth[:, None])
-    completed = sp.hstack([cells.X, sp.csr_matrix(imputed)]).tocsr()
-    positions = np.concatenate(
-        [np.flatnonzero(is_measured), np.flatnonzero(~is_measured)]
-    )
-    return ad.AnnData(
-        completed[:, np.argsort(positions)],
-        obs=cells.obs,
-        var=pd.DataFrame(index=donors.var_names),
-    )
-
-
-def _pool(cell_type: str, types: ObjectArray, term_of: Mapping[str, str]) -> IntArray:
-    """Find the donors that may be of a type; of too few, those of similar types, and then all."""
-    line = _line(cell_type, term_of)
-    lines = {name: _line(name, term_of) for name in np.unique(types)}
-    alike = {
-        name: len(line & donor_line) / len(line | donor_line)
-        for name, donor_line in lines.items()
-    }
-    is_related = np.array([name in line or cell_type in lines[name] for name in types])
-    likeness = np.array([alike[name] for name in types])
-    for is_donor in (is_related & (likeness > 0), likeness > 0):
-        if is_donor.sum() >= 2 * _N_NEIGHBORS:
-            return np.flatnonzero(is_donor)
-    return np.arange(len(types))
-
-
-def _log_normalize(counts: sp.csr_matrix) -> FloatArray:
-    """Logarithm of one plus counts per 10 000, dense."""
-    return LogNormalization().normalize_block(counts.astype(np.float64)).toarray()
