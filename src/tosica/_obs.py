@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pandas as pd
 
-from tosica._text import call, did_you_mean, list_names, only_known
+from tosica._text import (
+    call,
+    did_you_mean,
+    in_python,
+    list_names,
+    only_known,
+    parameter,
+)
 from tosica._validate import ANY_CELLS, TEXT, Names, as_names, is_file_key
 
 if TYPE_CHECKING:
@@ -70,7 +77,8 @@ def read_groups(
     if adata.n_obs == 0:
         raise ValueError("adata has no cells.")
     where = f"adata.obs[{groupby!r}]"
-    remedy = f"give them a group, or leave them out with adata[{where}.notna()].copy()"
+    cure = in_python(f" with adata[{where}.notna()].copy()")
+    remedy = f"give them a group, or leave them out{cure}"
     return as_groups(column, where, remedy=remedy, allow_missing=allow_missing)
 
 
@@ -113,7 +121,8 @@ def as_groups(
     )
     if not names_groups:
         raise TypeError(
-            f"{where} holds {column.dtype} values, not groups: make groups of them, as by pandas.cut."
+            f"{where} holds {column.dtype} values, not groups: name another column, or make groups of the "
+            f"values{in_python(', as by pandas.cut')}."
         )
     try:
         categorical = pd.Categorical(column).remove_unused_categories()
@@ -124,7 +133,8 @@ def as_groups(
     names = [str(name) for name in categorical.categories]
     if len(set(names)) < len(names):
         raise ValueError(
-            f"{where} holds groups that are written alike, such as 1 and '1': use {where}.astype(str)."
+            f"{where} holds groups that are written alike, such as 1 and '1': "
+            f"make all of them strings{in_python(f', as by {where}.astype(str)')}."
         )
     categories = pd.CategoricalDtype(names)
     return pd.Categorical.from_codes(np.asarray(categorical.codes), dtype=categories)
@@ -133,9 +143,11 @@ def as_groups(
 def one_column(obs: Any, column: str) -> None:
     """Refuse two columns of one name, as a join may leave them."""
     if sum(name == column for name in obs.columns) > 1:
-        cure = "adata.obs = adata.obs.loc[:, ~adata.obs.columns.duplicated()]"
+        cure = in_python(
+            ", as by adata.obs = adata.obs.loc[:, ~adata.obs.columns.duplicated()]"
+        )
         raise ValueError(
-            f"adata.obs has several columns {column!r}: rename or drop all but one, as by {cure}."
+            f"adata.obs has several columns {column!r}: rename or drop all but one{cure}."
         )
 
 
@@ -150,7 +162,8 @@ def _column(adata: AnnData | MuData, name: str) -> pd.Series:
         command = call("model.annotate", f"adata, key_added={key!r}")
         advice = f": run {command}, or name another one."
     elif written == "novelty":
-        advice = f": run tosica.tl.novelty(adata, model, key={key!r}) first."
+        command = call("tosica.tl.novelty", f"adata, model, key={key!r}")
+        advice = f": run {command} first."
     raise KeyError(f"adata.obs has no column {name!r}{advice}")
 
 
@@ -209,9 +222,10 @@ def file_columns(labels: Sequence[str], where: str) -> list[str]:
         if not is_valid or columns.count(column) > 1:
             invalid.append(label)
     if invalid:
+        cure = in_python(", as by adata.obs[key].cat.rename_categories({...})")
         raise ValueError(
             f"{where} has labels that cannot each be a column of a file, in which a slash becomes a bar "
-            f"({list_names(invalid)}): rename them, as by adata.obs[key].cat.rename_categories({{...}})."
+            f"({list_names(invalid)}): rename them{cure}."
         )
     return columns
 
@@ -329,15 +343,15 @@ def read_attention(adata: AnnData, key: str) -> tuple[FloatArray, list[str]]:
     TEXT.check("key", key)
     embedding_key = f"X_{key}"
     record = adata.uns.get(key)
-    if (
-        embedding_key not in adata.obsm
-        or not isinstance(record, Mapping)
-        or "gene_sets" not in record
-    ):
+    if embedding_key not in adata.obsm:
         raise KeyError(
-            f"adata has no .obsm[{embedding_key!r}], or no names of its columns in .uns[{key!r}]['gene_sets'], which "
-            f"anndata.concat drops unless uns_merge='same': run {_call_for(key)}, "
-            f"or copy them back{_other_keys(adata)}."
+            f"adata has no .obsm[{embedding_key!r}]: run {_call_for(key)} first{_other_keys(adata)}."
+        )
+    if not isinstance(record, Mapping) or "gene_sets" not in record:
+        cause = in_python(", which anndata.concat drops unless uns_merge='same'")
+        raise KeyError(
+            f"adata has .obsm[{embedding_key!r}], but no names of its columns in .uns[{key!r}]['gene_sets']{cause}: "
+            f"run {_call_for(key)}, or copy them back{_other_keys(adata)}."
         )
     attention = np.asarray(adata.obsm[embedding_key])
     gene_sets = [str(name) for name in np.asarray(record["gene_sets"]).ravel()]
@@ -356,7 +370,7 @@ def _call_for(key: str) -> str:
     if annotated == key:
         return call("model.annotate", f"adata, key_added={key!r}")
     moved = "" if annotated == "tosica" else f", key={annotated!r}"
-    return f"tosica.tl.attribute(adata, model, cells=True{moved})"
+    return call("tosica.tl.attribute", f"adata, model, cells=True{moved}")
 
 
 def _other_keys(adata: AnnData) -> str:
@@ -367,7 +381,7 @@ def _other_keys(adata: AnnData) -> str:
             and "gene_sets" in value
             and f"X_{name}" in adata.obsm
         ):
-            return f", or pass key={name!r}, which is there"
+            return f", or pass {parameter('key', name)}, which is there"
     return ""
 
 

@@ -150,7 +150,17 @@ def parameter(name: str, value: Any = None) -> str:
     return option if value is None or value is True else f"{option} {value!r}"
 
 
+def argument(name: str) -> str:
+    """Name a parameter without its value for a sentence: ``labels_key``, or ``--labels-key``."""
+    return _options.get(name, name)
+
+
 def call(function: str, arguments: str | None = None) -> str:
     """Name a function or a call for a sentence: ``model.annotate(adata)``, or ``tosica annotate``."""
     python = function if arguments is None else f"{function}({arguments})"
     return _options.get(function, python)
+
+
+def in_python(text: str, command_line: str = "") -> str:
+    """Write what helps in Python only there, and something else, or nothing, on the command line."""
+    return command_line if _options else text

@@ -409,7 +409,7 @@ def test_novelty_lists_the_most_unlike_cluster_first(
         obs["mine_novelty_pvalue"], toy_query.obs["mine_novelty_pvalue"], rtol=1e-4
     )
     assert (
-        "over_clustering 'none' is no column"
+        "--over-clustering 'none' is no column"
         in run(*arguments[:-3], "none", "--overwrite").err
     )
 

@@ -141,18 +141,24 @@ def test_a_mask_from_a_file_that_was_put_into_the_cache(server, tmp_path):
     ("content", "error", "words"),
     [
         (None, OSError, "404"),
+        ("no server", OSError, r"cannot be downloaded \(ConnectionError\): check"),
         ("cut short", OSError, "ChunkedEncodingError"),
         (b"<!DOCTYPE html>\n<html></html>", ValueError, f"{HALLMARK}.*line 1"),
         (b"", ValueError, "no gene set"),
     ],
 )
-def test_failed_downloads_leave_nothing(server, tmp_path, content, error, words):
+def test_failed_downloads_leave_nothing(
+    server, tmp_path, monkeypatch, content, error, words
+):
+    if content == "no server":
+        monkeypatch.setenv("TOSICA_MSIGDB_URL", "http://127.0.0.1:9/")
     server.is_cut = content == "cut short"
     server.files[HALLMARK] = CONTENT if server.is_cut else content
     with pytest.raises(error, match=words):
         tosica.gs.load("human_hallmark")
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
     server.is_cut, server.files[HALLMARK] = False, CONTENT
+    monkeypatch.setenv("TOSICA_MSIGDB_URL", f"{server.url}/")
     assert tosica.gs.load("human_hallmark") == SETS
 
 

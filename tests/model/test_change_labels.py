@@ -373,12 +373,12 @@ def test_sets_are_empty_only_where_this_is_asked_for(model, labeled, caplog):
     best = model.predict(labeled, soft=True).idxmax(axis=1)
     for cell in labeled.obs_names[empty]:
         assert sets.columns[sets.loc[cell]].tolist() == [best[cell]]
-    n_empty = f"predict_set: {empty.sum()} of {labeled.n_obs} cells have"
-    assert f"{n_empty} an empty set: even" in caplog.text
-    assert (
-        f"{n_empty} only their best label in the set, which allow_empty=True"
-        in caplog.text
+    sentence = (
+        f"predict_set: in {empty.sum()} of {labeled.n_obs} cells no label is as probable as "
+        "coverage=0.3 asks for, and their set "
     )
+    assert f"{sentence}is empty" in caplog.text
+    assert f"{sentence}has only the best one; allow_empty=True leaves it" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import re
 from functools import cache
+from html import unescape
 
 import anndata as ad
 import numpy as np
@@ -56,6 +57,17 @@ def test_every_level_is_predicted_and_none_contradicts_another(model, toy_query)
     assert broad.tolist() == fine.map(BROAD).tolist()
     assert set(toy_query.obs["tosica_prediction_lineage"]) == {"all"}
     assert toy_query.uns["tosica"]["levels"].tolist() == KEYS[:-1]
+
+
+def test_the_report_has_every_level(model, toy_query, tmp_path):
+    model.annotate(toy_query)
+    toy_query.obsm["X_umap"] = np.zeros((toy_query.n_obs, 2))
+    path = tosica.report(toy_query, tmp_path / "page.html")
+    page = re.sub("<[^>]+>", " ", unescape(path.read_text(encoding="utf8")))
+    words = " ".join(page.split())
+    assert "Cells of each label of the level 'lineage'" in words
+    n_cells = toy_query.obs["tosica_prediction_broad"].value_counts()["first"]
+    assert re.search(rf"first {n_cells} \d+ % [01]\.\d\d (a, b|b, a) second", words)
 
 
 def test_probabilities_of_groups_are_sums(model, toy_query):

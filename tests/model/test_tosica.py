@@ -272,7 +272,8 @@ WRONG = {
         lambda query: query[:, :3].copy(),
         ValueError,
         "The query has only 3 of the model's 30 genes (10%) among its var_names, and at least "
-        "half are needed; TOSICA.for_query (tosica train --for) trains a model for a panel of few genes.",
+        "half are needed; if genes were left out, as by a choice of variable ones, take all that were measured; "
+        "for a panel of few genes, TOSICA.for_query trains a model.",
     ),
     "mouse": (
         _renamed(lambda names: [f"Gene{i}" for i in range(len(names))]),

@@ -164,7 +164,7 @@ def test_a_limit_that_leaves_no_time_for_the_network(toy, toy_query, train, max_
     with pytest.warns(UserWarning, match="so that the linear branch labels alone"):
         model = train(toy, max_time=max_time)
     assert (model.predict(toy_query) == toy_query.obs["kind"].astype(str)).mean() > 0.9
-    with pytest.raises(ValueError, match="linear=False has nothing else"):
+    with pytest.raises(ValueError, match="the model has no linear branch"):
         train(toy, linear=False, max_time=max_time)
 
 

@@ -282,6 +282,15 @@ def test_two_labels_that_differ_by_one_gene():
     assert tosica.get.gene_sets_df(toy, "raised").empty
 
 
+def test_cells_that_were_not_annotated(model, query):
+    columns = query.obs.columns[query.obs.columns.str.startswith("tosica")]
+    bare = ad.AnnData(query.X, query.obs.drop(columns=columns), query.var)
+    sentence = "adata has no .obsm['X_tosica']: run model.annotate(adata, key_added='tosica') first."
+    with pytest.raises(KeyError) as refused:
+        tosica.tl.attribute(bare, model)
+    assert refused.value.args == (sentence,)
+
+
 def test_cells_and_models_that_do_not_fit(model, query, toy):
     toy = toy.copy()
     tosica.TOSICA.setup_anndata(toy, labels_key="kind")

@@ -15,7 +15,7 @@ from matplotlib.colors import LinearSegmentedColormap, to_hex
 from tosica._obs import LIGHT_GRAY, default_palette
 from tosica._progress import progress
 from tosica._settings import logger
-from tosica._text import format_thousands
+from tosica._text import format_thousands, in_python
 from tosica.tl._evidence import draw_cells
 
 if TYPE_CHECKING:
@@ -88,9 +88,9 @@ def find_positions(
     if "X_umap" in adata.obsm:
         xy = np.asarray(adata.obsm["X_umap"])
         if xy.ndim != 2 or xy.shape[1] < 2 or not np.isfinite(xy).all():
+            cure = in_python("run scanpy.tl.umap again, or ")
             raise ValueError(
-                "adata.obsm['X_umap'] must have two finite columns: run scanpy.tl.umap again, or "
-                "delete it, and the report computes one."
+                f"adata.obsm['X_umap'] must have two finite columns: {cure}delete it, and the report computes one."
             )
         return Positions(rows, xy[rows, :2].astype(np.float64))
     if len(rows) < _MIN_CELLS:

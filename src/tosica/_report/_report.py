@@ -28,7 +28,7 @@ from tosica._report._map import (
     group_palette,
 )
 from tosica._settings import logger
-from tosica._text import count, decimal, percent
+from tosica._text import argument, call, count, decimal, in_python, percent
 from tosica._validate import InstanceOf, Integer, validate_params
 from tosica.data import ExpressionSource
 from tosica.get import gene_sets_df, genes_df
@@ -174,6 +174,7 @@ def report(
         novelty_range=NOVELTY_RANGE,
         summary=summary_facts(cells),
         labels=labels,
+        levels=level_facts(cells),
         verdicts=judge_labels(cells).to_dict("index"),
         samples=sample_facts(cells, labels),
         known=known_facts(cells),
@@ -208,6 +209,7 @@ def _fill_template(**facts: Any) -> str:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
     environment.filters |= {"count": count, "percent": percent, "decimal": decimal}
+    environment.globals |= {"argument": argument, "call": call, "in_python": in_python}
     template = environment.from_string(page)
     return template.render(css=css, map_js=map_js, **facts) + "\n"
 
@@ -318,6 +320,32 @@ def summary_facts(cells: Cells) -> dict[str, Any]:
         valid = np.clip(cells.novelty_pvalue[np.isfinite(cells.novelty_pvalue)], 0, 1)
         adjusted = false_discovery_control(valid) if len(valid) else valid
         facts["n_significant"] = int((adjusted <= LIMITS.pvalue).sum())
+    return facts
+
+
+def level_facts(cells: Cells) -> list[dict[str, Any]]:
+    """List the groups of each broader level, the most frequent first, with the labels of their cells.
+
+    Parameters
+    ----------
+    cells
+        The annotation, by a model of labels of several levels or of one.
+    """
+    facts = []
+    for key, (groups, probability) in cells.levels.items():
+        table = pd.DataFrame({"probability": probability, "label": cells.predicted})
+        grouped = table.groupby(np.asarray(groups), sort=True)
+        rows: list[dict[str, Any]] = [
+            {
+                "name": name,
+                "n": len(members),
+                "median": float(members["probability"].median()),
+                "labels": members["label"].value_counts().index.to_list(),
+            }
+            for name, members in grouped
+        ]
+        rows.sort(key=lambda row: (row["name"] == UNKNOWN, -row["n"]))
+        facts.append({"key": key, "groups": rows})
     return facts
 
 

@@ -23,7 +23,7 @@ import click
 from tosica._limits import LIMITS
 from tosica._progress import progress
 from tosica._settings import TosicaWarning, logger, settings
-from tosica._text import listed, parameters_as_options
+from tosica._text import format_thousands, listed, parameters_as_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -133,7 +133,17 @@ class Command(click.Command):
 
 def _options(command: click.Command) -> dict[str, str]:
     """Option of each parameter of Python, and command of each function that sentences name."""
-    options = {"model.annotate": "tosica annotate"}
+    options = {
+        "model.annotate": "tosica annotate",
+        "model.train": "tosica train",
+        "TOSICA.for_query": "tosica train --for",
+        "tosica.report": "tosica report",
+        "tosica.tl.attribute": "tosica report --model",
+        "tosica.tl.novelty": "tosica novelty",
+        # Options of report, which the page of annotate names.
+        "labels_key": "--labels-key",
+        "sample_key": "--sample-key",
+    }
     for param in command.params:
         if isinstance(param, click.Option):
             options[str(param.name)] = max(param.opts, key=len)
@@ -223,6 +233,11 @@ def _no_garbage() -> Iterator[None]:
 
 
 # --------------------------------------------------------------------------- results and errors
+
+
+def count_cells(n_cells: int) -> str:
+    """Write a number of cells for a sentence."""
+    return f"{format_thousands(n_cells)} cell{'' if n_cells == 1 else 's'}"
 
 
 def _plain(value: Any) -> Any:

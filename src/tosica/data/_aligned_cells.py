@@ -296,5 +296,9 @@ def _explain_mismatch(
     if not n_matched:
         return f"its names are such as {names[0]!r}, and those of the model such as {model_names[0]!r}"
     if 2 * n_matched > len(names):
-        return "TOSICA.for_query (tosica train --for) trains a model for a panel of few genes"
+        command = call("TOSICA.for_query")
+        return (
+            "if genes were left out, as by a choice of variable ones, take all that were measured; "
+            f"for a panel of few genes, {command} trains a model"
+        )
     return ""

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from anndata import AnnData
 from mudata import MuData
 
+from tosica._text import in_python
 from tosica.data._kinds import MODALITY_KINDS
 from tosica.data._matrix import CellMatrix, check_unique
 
@@ -128,7 +129,7 @@ def cell_indexers(mdata: MuData, names: list[str]) -> dict[str, np.ndarray]:
     sizes = ", ".join(f"{name!r} {mdata[name].n_obs}" for name in names)
     raise ValueError(
         f"mdata's modalities have different cells ({sizes}, mdata itself {mdata.n_obs}): keep the cells that are in "
-        "all of them, as muon.pp.intersect_obs(mdata) does."
+        f"all of them{in_python(', as muon.pp.intersect_obs(mdata) does')}."
     )
 
 

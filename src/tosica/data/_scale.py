@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from tosica._text import call, parameter
+from tosica._text import call, in_python, parameter
 from tosica.data._matrix import BLOCK, CellMatrix
 from tosica.data._normalize import cell_totals
 
@@ -508,9 +508,8 @@ def describe_unscaled(adata: AnnData, *, name: str = "adata") -> str:
         advice = f"Unscaled expression is in {' and in '.join(unscaled)}."
     if _came_from_seurat(adata):
         advice += (
-            f" {name} looks like a converted Seurat object: read its file with "
-            f"{call('tosica.io.read_seurat')}, or repair it "
-            f"with tosica.io.from_seurat({name})."
+            f" {name} looks like a converted Seurat object: read its file with {call('tosica.io.read_seurat')}"
+            f"{in_python(f', or repair it with tosica.io.from_seurat({name})')}."
         )
     return advice
 

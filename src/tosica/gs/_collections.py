@@ -17,7 +17,7 @@ import pandas as pd
 
 from tosica._files import cache_folder, download, new_in_cache
 from tosica._settings import logger
-from tosica._text import did_you_mean, format_thousands
+from tosica._text import did_you_mean, format_thousands, in_python
 from tosica._validate import validate_params
 from tosica.gs._gene_table import orthologs
 from tosica.gs._gmt import parse_gmt, read_gmt
@@ -224,8 +224,11 @@ def find_collection(name: str, version: str | None = None) -> Collection:
         hint = did_you_mean(bare, COLLECTIONS, 1)
         if same:
             hint = f"; did you mean {' or '.join(map(repr, same))}?"
+        files = in_python(
+            "tosica.gs.read_gmt reads a file.", "The name of a file ends in .gmt."
+        )
         raise ValueError(
-            f"There is no gene set collection {name!r}, only {', '.join(COLLECTIONS)}{hint} Files: tosica.gs.read_gmt."
+            f"There is no gene set collection {name!r}, only {', '.join(COLLECTIONS)}{hint} {files}"
         )
     versions: Sequence[str] = _VERSIONS
     default = _DEFAULT_VERSION

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 
+from tosica._text import call, in_python
 from tosica.gs._gene_table import ORGANISMS, gene_table
 from tosica.gs._spelling import (
     ALIAS,
@@ -351,18 +352,19 @@ def hint_for_mismatch(
         best = max(n_shared, key=n_shared.__getitem__, default=None)
         n_by_name = len(reference_set.intersection(query_list))
         if best is not None and n_shared[best] > n_by_name:
-            return (
-                f"var[{best!r}] of {query} fits better, so take that: adata.var_names = "
-                f"adata.var[{best!r}].astype(str), then adata.var_names_make_unique()"
+            cure = in_python(
+                f": adata.var_names = adata.var[{best!r}].astype(str), then adata.var_names_make_unique()"
             )
+            return f"var[{best!r}] of {query} fits better, so make its names those of the genes{cure}"
     query_kind = describe_gene_names(query_list)
     reference_kind = describe_gene_names(reference_list)
     if query_kind == reference_kind:
         return ""
     if query_kind == "row numbers":
+        cure = in_python("tosica.io.from_seurat", call("tosica.io.read_seurat"))
         return (
             f"names in {query} look like row numbers: they were lost in a conversion and must be "
-            "set again, which tosica.io.from_seurat does for a Seurat object"
+            f"set again, which {cure} does for a Seurat object"
         )
     if query_kind is None or reference_kind is None:
         return ""
@@ -372,11 +374,12 @@ def hint_for_mismatch(
     if is_lower_case and 2 * n_shared_in_capitals > min(
         len(query_list), len(reference_list)
     ):
-        return (
-            f"names in {query} are those of {reference} in lower case: "
-            "adata.var_names = adata.var_names.str.upper()"
+        cure = in_python(
+            "adata.var_names = adata.var_names.str.upper()", "write them in capitals"
         )
+        return f"names in {query} are those of {reference} in lower case: {cure}"
+    cure = in_python(" by tosica.gs.map_genes")
     return (
-        f"names in {query} look like {query_kind} while {reference} look like {reference_kind}: translate them "
-        "by tosica.gs.map_genes, and use the same species on both sides"
+        f"names in {query} look like {query_kind} while {reference} look like {reference_kind}: translate them"
+        f"{cure}, and use the same species on both sides"
     )

@@ -11,7 +11,7 @@ from tosica._limits import LIMITS
 from tosica._obs import file_columns
 from tosica._probabilities import conformal_threshold, label_sets
 from tosica._settings import logger
-from tosica._text import format_thousands
+from tosica._text import format_thousands, in_python
 from tosica._validate import FileKey, Fraction, OneOf, validate_params
 from tosica.data import load_annotations
 from tosica.model._annotation_result import (
@@ -237,7 +237,10 @@ class AnnotationMixin(InferenceMixin):
         ):
             logger.info(
                 "annotate: the query differs from the reference in what all labels share, as another batch does: "
-                "model.annotate(query, adapt=True) learns from it"
+                "%s learns from it",
+                in_python(
+                    "model.annotate(query, adapt=True)", "tosica annotate --adapt"
+                ),
             )
         warn_of_cutoff(cutoff, len(result.labels))
         target = adata.copy() if copy else adata
@@ -396,14 +399,16 @@ class AnnotationMixin(InferenceMixin):
             result.probabilities, threshold, allow_empty=allow_empty
         )
         if n_empty:
-            content = "only their best label in the set, which allow_empty=True would leave empty"
+            content = (
+                "their set has only the best one; allow_empty=True leaves it empty"
+            )
             if allow_empty:
-                content = "an empty set"
+                content = "their set is empty"
             logger.info(
-                "predict_set: %s of %s cells have %s: even their best label is less probable than "
-                "the true labels of most cells that the sets are calibrated on",
+                "predict_set: in %s of %s cells no label is as probable as coverage=%g asks for, and %s",
                 format_thousands(n_empty),
                 format_thousands(len(inside)),
+                coverage,
                 content,
             )
         sets = pd.DataFrame(

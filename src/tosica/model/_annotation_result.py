@@ -14,7 +14,7 @@ from matplotlib.colors import to_hex, to_rgb
 from tosica._limits import LIMITS
 from tosica._obs import LIGHT_GRAY, UNKNOWN, file_columns
 from tosica._settings import logger
-from tosica._text import format_thousands
+from tosica._text import call, format_thousands, parameter
 from tosica._validate import Either, FileKey, Fraction, OneOf, validate_params
 from tosica.onto._hierarchy import LabelHierarchy
 from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, term_name
@@ -415,9 +415,10 @@ class AnnotationResult:
             logger.warning(
                 "annotate: %.0f %% of the cells are as far from every label as at most %.0f %% of "
                 "the reference's cells are, also without what each label's cells share. They may be of new types: "
-                "tosica.tl.novelty(adata, model) looks closer",
+                "%s looks closer",
                 100 * share,
                 100 * LIMITS.pvalue,
+                call("tosica.tl.novelty", "adata, model"),
             )
 
     def _second_labels(self, cutoff: Cutoff) -> dict[str, NDArray[Any]]:
@@ -497,11 +498,12 @@ def warn_of_cutoff(cutoff: Cutoff, n_labels: int) -> None:
     if cutoff == "auto" or cutoff in (DEFAULT_CUTOFF, 0) or cutoff > 1 / n_labels:
         return
     logger.warning(
-        'annotate: cutoff=%g calls no cell "Unknown", because the best of %d labels always has a '
-        "probability of at least %.3g: pass a higher one, or cutoff='auto', which is %.3g here",
-        cutoff,
+        'annotate: %s calls no cell "Unknown", because the best of %d labels always has a '
+        "probability of at least %.3g: pass a higher one, or %s, which is %.3g here",
+        parameter("cutoff", cutoff),
         n_labels,
         1 / n_labels,
+        parameter("cutoff", "auto"),
         resolve_cutoff("auto", n_labels),
     )
 

@@ -12,7 +12,7 @@ import torch
 from tosica._obs import file_columns, read_groups
 from tosica._parallel import thread_map, thread_pool
 from tosica._settings import logger, warn_user
-from tosica._text import format_thousands, list_names, only_known, parameter
+from tosica._text import call, format_thousands, list_names, only_known, parameter
 from tosica._validate import FilePath, as_names, validate_params
 from tosica.data import ExpressionSource
 from tosica.linear import MAX_CELLS, subsample_by_label
@@ -350,7 +350,9 @@ class ChangeLabelsMixin(SetupMixin):
                 "No labels can be added to a model of a MuData: train a new one on all labels."
             )
         if not self.is_trained_:
-            raise ValueError("The model is not trained: call model.train() first.")
+            raise ValueError(
+                f"The model is not trained: call {call('model.train', '')} first."
+            )
         if self.module.linear is None:
             raise ValueError(
                 "The model has no linear branch, which new labels are added to: train one with it."

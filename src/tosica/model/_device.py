@@ -11,7 +11,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.accelerators import AcceleratorRegistry
 from scvi.model._utils import parse_device_args
 
-from tosica._text import first_line, parameter
+from tosica._text import first_line, in_python, parameter
 from tosica._validate import Either, InstanceOf, Integer, OneOf
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def check_devices(accelerator: str, devices: int | list[int] | str) -> None:
             parse_device_args(accelerator, devices, return_device="torch")
     except (MisconfigurationException, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{parameter('accelerator', accelerator)}, devices={devices!r} cannot be used "
-            f"({first_line(error)}): leave them out."
+            f"{parameter('accelerator', accelerator)}{in_python(f', devices={devices!r}')} cannot be used "
+            f"({first_line(error)}): leave {in_python('them', 'it')} out."
         ) from error
 
 

@@ -18,7 +18,7 @@ from scvi.data.fields import BaseAnnDataField, CategoricalObsField, LayerField
 from tosica._limits import LIMITS
 from tosica._obs import LIGHT_GRAY, UNKNOWN, default_palette, file_columns
 from tosica._settings import logger, only_warnings, warn_user
-from tosica._text import did_you_mean, list_names, parameter
+from tosica._text import argument, call, did_you_mean, in_python, list_names, parameter
 from tosica._validate import InstanceOf
 from tosica.data import (
     MODALITY_KINDS,
@@ -331,7 +331,7 @@ class LabelsField(CategoricalObsField):
         if n_missing and self._unlabeled is None:
             raise ValueError(
                 f"{n_missing} cells have no label (NaN) in {where}: leave them out, or give them a name and pass it "
-                "as unlabeled_category."
+                f"as {argument('unlabeled_category')}."
             )
         labels = adata.obs[key]
         if isinstance(labels.dtype, pd.CategoricalDtype):
@@ -343,8 +343,8 @@ class LabelsField(CategoricalObsField):
         if are_factor_codes(adata, key):
             raise ValueError(
                 f"{where} holds numbers from 0 on, which may be codes of a factor whose levels were lost on the way "
-                "from Seurat: tosica.io.read_seurat gets them back from the file; if the numbers are the labels, make "
-                f"them strings ({where}.astype(str))."
+                f"from Seurat: {call('tosica.io.read_seurat')} gets them back from the file; if the numbers are the "
+                f"labels, make them strings{in_python(f', as by {where}.astype(str)')}."
             )
         text = adata.obs[key].astype("category").cat.categories.astype(str)
         if not text.is_unique:
@@ -360,7 +360,7 @@ class LabelsField(CategoricalObsField):
         if len(names) < 2:
             limit = ""
             if len(sizes) > 1:
-                limit = f" of min_cells={self._min_cells} cells or more"
+                limit = f" of {parameter('min_cells', self._min_cells)} cells or more"
             raise ValueError(
                 f"{where} needs at least two different labels{limit} to tell apart; "
                 f"found {list_names(names) or 'none'}."
@@ -368,7 +368,7 @@ class LabelsField(CategoricalObsField):
         if len(names) > max(LIMITS.few_cells, sizes.sum() / 2):
             raise ValueError(
                 f"{where} has {len(names)} labels for {sizes.sum()} cells, such as {names[0]!r}: these are names or "
-                "measurements of cells, not types; name the column that has the types as labels_key."
+                f"measurements of cells, not types; name the column that has the types as {argument('labels_key')}."
             )
         with only_warnings(logger), warnings.catch_warnings(action="ignore"):
             self._levels(adata, self._labels(adata), names)
@@ -468,8 +468,8 @@ class LabelsField(CategoricalObsField):
         if not len(rare):
             return []
         logger.info(
-            "setup: labels with fewer than min_cells=%d cells are left out (%s), and their cells count as unlabeled",
-            self._min_cells,
+            "setup: labels with fewer than %s cells are left out (%s), and their cells count as unlabeled",
+            parameter("min_cells", self._min_cells),
             ", ".join(f"{name!r} with {n}" for name, n in rare.items()),
         )
         return [str(name) for name in rare.index]
@@ -526,7 +526,8 @@ def clean_labels(
         and (labels.codes >= 0).all()
     ):
         raise ValueError(
-            f"{where} has no cell {unlabeled!r}, the unlabeled_category{did_you_mean(unlabeled, text, 1)}"
+            f"{where} has no cell {unlabeled!r}, the {argument('unlabeled_category')}"
+            f"{did_you_mean(unlabeled, text, 1)}"
         )
     n_cells = np.bincount(labels.codes[labels.codes >= 0], minlength=len(text))
     code_of_spelling: dict[str, int] = {}
@@ -603,8 +604,9 @@ def read_terms(obs: pd.DataFrame, key: str, labels: list[str]) -> dict[str, str]
     }
     if problems:
         named = ", ".join(f"{k!r} ({problems[k]})" for k in labels if k in problems)
+        cure = in_python(": assign model.ontology_term_ids_")
         warn_user(
-            f"adata.obs[{column!r}] has no term that can be taken for {named}: assign model.ontology_term_ids_."
+            f"adata.obs[{column!r}] has no term that can be taken for {named}{cure}."
         )
     return {k: terms[k] for k in labels if k in terms and k not in problems}
 

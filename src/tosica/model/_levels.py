@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import pandas as pd
 
+from tosica._text import argument
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -173,7 +175,8 @@ def parents_of_levels(
 
 def _of_two_places(name: str) -> ValueError:
     return ValueError(
-        f"labels_key: {name!r} is in several columns, and what is above it differs: rename it in one of them."
+        f"{argument('labels_key')}: {name!r} is in several columns, and what is above it differs: "
+        "rename it in one of them."
     )
 
 
@@ -242,7 +245,7 @@ def _check_tree(table: pd.DataFrame, name: str) -> None:
         by_size = sorted(keys, key=lambda key: int(n_values[key]))
         if all(_is_below(table, lower, upper) for upper, lower in pairwise(by_size)):
             raise ValueError(
-                f"labels_key names columns from broad to fine: pass {by_size}, not {keys}."
+                f"{argument('labels_key')} names columns from broad to fine: pass {by_size}, not {keys}."
             )
         pairs = table.groupby([fine, broad]).size()
         value = pairs.index.get_level_values(0)

@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import Timer
 
 from tosica._progress import progress
 from tosica._settings import warn_user
+from tosica._text import in_python
 from tosica.data import CellMatrix
 from tosica.linear import (
     MAX_CELLS_NOVELTY,
@@ -80,11 +81,14 @@ def check_labels(state: TrainingState) -> None:
         state.left_out = find_label_errors(labeled)
     if len(state.left_out):
         n = len(labeled.cells)
+        # The command line has no option for either.
+        cure = in_python(
+            ": look at them in model.adata.obs_names[model.mislabeled_indices], or train with check_labels=False"
+        )
         warn_user(
             f"{len(state.left_out)} of {n} labels of the reference "
             f"({len(state.left_out) / n:.0%}) are contradicted by the other cells, and these cells are left "
-            "out of training: look at them in model.adata.obs_names[model.mislabeled_indices], or train with "
-            "check_labels=False."
+            f"out of training{cure}."
         )
 
 
@@ -172,7 +176,7 @@ def fit_network(state: TrainingState) -> None:
     elif not trainer.global_step:
         if state.linear is None:
             raise ValueError(
-                "max_time was over before the network's first step, and linear=False has nothing else."
+                "max_time was over before the network's first step, and the model has no linear branch."
             )
         state.linear.weight = LINEAR_ONLY
         warn_user(
@@ -209,8 +213,9 @@ def fit_reference_statistics(state: TrainingState) -> None:
             )
     spoilt = module.find_not_finite()
     if spoilt is not None:
+        cure = in_python("; train with a smaller plan_kwargs={'lr': ...}")
         raise ValueError(
-            f"The training diverged: weights are not finite ({spoilt}); train with a smaller plan_kwargs={{'lr': ...}}."
+            f"The training diverged: weights are not finite ({spoilt}){cure}."
         )
 
 

@@ -10,7 +10,7 @@ import torch
 from anndata import AnnData
 
 from tosica._settings import query_logger, warn_user
-from tosica._text import list_names, only_known
+from tosica._text import in_python, list_names, only_known
 from tosica.data import AlignedCells, CellMatrix, cell_indexers, reindex_obs
 
 if TYPE_CHECKING:
@@ -181,9 +181,11 @@ def _find_modality(adata: AnnData, use_raw: bool, modalities: list[Modality]) ->
     if len(matches) != 1:
         sizes = ", ".join(f"{m.name!r} with {len(m.genes)}" for m in modalities)
         number = "several modalities" if matches else "no modality"
+        cure = in_python(
+            f", as in mudata.MuData({{{str(modalities[0].name)!r}: adata}})"
+        )
         raise ValueError(
-            f"The query has half the genes of {number} of the model ({sizes}): say which one it "
-            f"holds, as in mudata.MuData({{{str(modalities[0].name)!r}: adata}})."
+            f"The query has half the genes of {number} of the model ({sizes}): say which one it holds{cure}."
         )
     position = matches[0]
     query_logger.info(
@@ -202,10 +204,13 @@ def _split(
     model_names = [str(modality.name) for modality in modalities]
     present = [name for name in model_names if name in mdata.mod]
     if not present:
+        name = next(iter(mdata.mod), "…")
+        cure = in_python(
+            f", as in mdata.mod[{model_names[0]!r}] = mdata.mod.pop({name!r}), or pass one as an AnnData"
+        )
         raise ValueError(
             f"The query has none of the model's modalities ({list_names(model_names)}), but "
-            f"{list_names(list(mdata.mod)) or 'none at all'}: rename one, as in mdata.mod[{model_names[0]!r}] = "
-            f"mdata.mod.pop({next(iter(mdata.mod), '…')!r}), or pass one as an AnnData."
+            f"{list_names(list(mdata.mod)) or 'none at all'}: rename one{cure}."
         )
     for name in layers:
         if name not in present:

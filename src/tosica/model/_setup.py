@@ -19,7 +19,7 @@ from scvi.model.base import BaseModelClass
 
 from tosica._obs import one_column
 from tosica._settings import logger
-from tosica._text import first_line, only_known
+from tosica._text import argument, first_line, only_known
 from tosica._validate import (
     CellData,
     InstanceOf,
@@ -596,11 +596,13 @@ def _one_or_several(labels_key: str | Sequence[str]) -> str | list[str]:
     names = as_names(labels_key)
     if not names:
         raise ValueError(
-            "labels_key names no column: give one, or several from broad to fine."
+            f"{argument('labels_key')} names no column: give one, or several from broad to fine."
         )
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"labels_key names the column {name!r} more than once.")
+            raise ValueError(
+                f"{argument('labels_key')} names the column {name!r} more than once."
+            )
     return names[0] if len(names) == 1 else names
 
 
@@ -657,7 +659,7 @@ def _obs_of(data: AnnData | MuData, name: str | None) -> pd.DataFrame:
 
 
 def _find_column(
-    data: AnnData | MuData, key: str, argument: str, names: Iterable[str | None]
+    data: AnnData | MuData, key: str, parameter: str, names: Iterable[str | None]
 ) -> str | None:
     """Find the modality whose ``obs`` has a column; ``None`` if the ``obs`` of the whole has it."""
     if key in data.obs:
@@ -675,7 +677,7 @@ def _find_column(
             columns.extend(modality.obs.columns)
         columns = list(dict.fromkeys(columns))
         raise KeyError(
-            f"{argument} {key!r} is no column of {place}{only_known(key, columns)}"
+            f"{argument(parameter)} {key!r} is no column of {place}{only_known(key, columns)}"
         )
     indexers = cell_indexers(data, owners)
     values = [
@@ -684,7 +686,8 @@ def _find_column(
     ]
     if not all(np.array_equal(values[0], column) for column in values):
         raise ValueError(
-            f"{argument} {key!r} is a column of several modalities, and they differ: say which is meant by mdata.obs."
+            f"{argument(parameter)} {key!r} is a column of several modalities, and they differ: say which is meant by "
+            "mdata.obs."
         )
-    logger.info("setup_mudata: found %s %r in mdata[%r].obs", argument, key, owners[0])
+    logger.info("setup_mudata: found %s %r in mdata[%r].obs", parameter, key, owners[0])
     return owners[0]

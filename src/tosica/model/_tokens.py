@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from tosica._settings import logger
+from tosica._text import argument
 from tosica.linear import LabeledRows, fit_regressions, subsample_by_label
 from tosica.model._fields import MaskField
 from tosica.model._modalities import field_keys, open_matrix, read_modalities
@@ -191,5 +192,5 @@ def _check_memory(n_tokens: int) -> None:
         limit = int((memory / 64) ** 0.5)
         raise ValueError(
             f"{n_tokens} tokens are more than this machine's memory allows, since every token "
-            f"attends to every other: choose at most {limit} with max_gene_sets."
+            f"attends to every other: choose at most {limit} with {argument('max_gene_sets')}."
         )

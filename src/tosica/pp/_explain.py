@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tosica._settings import logger
-from tosica._text import format_thousands, listed, similar_names
+from tosica._text import argument, format_thousands, in_python, listed, similar_names
 from tosica.gs._gene_list import hint_for_mismatch
 from tosica.gs._spelling import split_composite
 
@@ -64,6 +64,9 @@ def explain_no_gene_sets(
     sizes = gene_sets.sizes
     # If some sets have enough genes in the data, names match and limits do not.
     advice = hint(genes, sources) if sizes.max() < params.min_genes else ""
+    if not advice:
+        limits = in_python("lower min_genes, raise max_genes, or ")
+        advice = f"{limits}pass gene sets of such sizes, with the names of adata"
     example = next(
         source.listed.gene_names[0]
         for source in sources
@@ -74,7 +77,7 @@ def explain_no_gene_sets(
         f"{params.max_genes} genes and has at least {params.min_genes} of them in adata (they list "
         f"{n_listed.min()} to {n_listed.max()} and have {sizes.min()} to {sizes.max()}; adata has "
         f"{genes.names[0]!r} and so on, they have {example!r}): "
-        f"{advice or 'lower min_genes, raise max_genes, or pass gene sets with the names of adata'}."
+        f"{advice}."
     )
 
 
@@ -130,13 +133,14 @@ def report_left_out(
 def _reason(n_listed: int, n_in_data: int, params: MaskParams) -> str:
     """Say why a gene set was left out."""
     if n_listed > params.max_genes:
-        return f"lists {n_listed} genes, more than max_genes={params.max_genes}"
+        return f"lists {n_listed} genes, more than {in_python('max_genes=')}{params.max_genes}"
     if n_in_data < params.min_genes:
         return (
             f"{n_in_data} of {n_listed} genes are in adata, fewer than "
-            f"min_genes={params.min_genes}"
+            f"{in_python('min_genes=')}{params.min_genes}"
         )
-    return "is too similar to others (max_jaccard), or one too many (max_gene_sets)"
+    similar = in_python(" (max_jaccard)")
+    return f"is too similar to others{similar}, or one too many ({argument('max_gene_sets')})"
 
 
 def _find_similar(

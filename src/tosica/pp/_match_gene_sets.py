@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tosica._settings import logger, warn_user
-from tosica._text import list_names, parameter
+from tosica._text import in_python, list_names, parameter
 from tosica.gs._collections import COLLECTIONS
 from tosica.gs._gene_list import GeneList
 from tosica.gs._match import match_by_name, match_genes
@@ -141,7 +141,9 @@ def _check_organism(
         and matches_few
     ):
         counterpart = gene_sets.source.replace(target_organism, match.organism, 1)
-        offer = f"gene_sets={counterpart!r}, or " if counterpart in COLLECTIONS else ""
+        offer = ""
+        if counterpart in COLLECTIONS:
+            offer = f"{parameter('gene_sets', counterpart)}, or "
         if target_organism != "mouse" or not advice:
             advice = f"pass {offer}{parameter('organism', match.organism)} to map the gene sets by one-to-one orthology"
         raise ValueError(
@@ -167,8 +169,8 @@ def _restore_case(match: GeneMatch) -> str:
     if match.column is not None:
         names = f"adata.var[{match.column!r}]"
     examples = list_names(symbols[:: len(symbols) // 3 + 1])
-    return (
-        f"adata's genes look like mouse symbols written in upper case ({examples}): restore them by "
-        f"{names} = [new or old for old, new in tosica.gs.map_genes({names}, organism='mouse', ignore_case=True)"
-        ".items()]"
+    cure = in_python(
+        f" by {names} = [new or old for old, new in "
+        f"tosica.gs.map_genes({names}, organism='mouse', ignore_case=True).items()]"
     )
+    return f"adata's genes look like mouse symbols written in upper case ({examples}): restore their case{cure}"

@@ -10,7 +10,7 @@ import pandas as pd
 
 from tosica._limits import LIMITS
 from tosica._obs import UNKNOWN
-from tosica._text import count, decimal, listed, percent
+from tosica._text import call, count, decimal, in_python, listed, percent
 from tosica._validate import InstanceOf, Integer, validate_params
 from tosica.data import ExpressionSource
 from tosica.tl._evidence import Cells, collect_evidence, read_contributions
@@ -212,7 +212,7 @@ def _another_batch(evidence: Evidence) -> Doubt | None:
         "The cells differ from the reference in what all labels share.",
         "So do cells of another technology, laboratory or condition. Of the difference, "
         f"{percent(signal)} is more than two samples of the same cells have.",
-        "Learn from these cells: model.annotate(adata, adapt=True), or tosica annotate --adapt.",
+        f"Learn from these cells: {in_python('model.annotate(adata, adapt=True), or ')}tosica annotate --adapt.",
         severity="note",
     )
 
@@ -297,7 +297,8 @@ def _cells_unlike_the_reference(evidence: Evidence) -> Doubt | None:
     if share <= LIMITS.novel_cells:
         return None
     corrected = ""
-    advice = "Run tosica.tl.novelty(adata, model), which takes off what the cells have in common."
+    command = call("tosica.tl.novelty", "adata, model")
+    advice = f"Run {command}, which takes off what the cells have in common."
     if cells.is_corrected:
         corrected = " after the correction for batches"
         advice = "Label some cells by hand and run model.recalibrate, or add cells of this batch to the reference."

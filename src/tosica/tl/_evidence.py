@@ -15,7 +15,7 @@ import scipy.sparse as sp
 
 from tosica._obs import UNKNOWN, read_attention, read_groups, read_labels, read_numbers
 from tosica._settings import only_warnings, query_logger
-from tosica._text import call, did_you_mean, list_names, parameter
+from tosica._text import call, did_you_mean, in_python, list_names, parameter
 from tosica._validate import CellData, Flag, Names, String, as_names
 from tosica.data import ExpressionSource, LogNormalization, detect_values
 from tosica.model._tosica import MODEL
@@ -43,9 +43,11 @@ def refuse_mudata(model: TOSICA) -> None:
     """Raise a ``ValueError`` for models of several modalities."""
     if model.modalities[0].name is not None:
         names = [str(modality.name) for modality in model.modalities]
+        function = in_python("function", "command")
+        cure = in_python(f", as by TOSICA.setup_anndata(mdata[{names[0]!r}], ...)")
         raise ValueError(
-            f"The model was set up with a MuData ({list_names(names)}), and this function takes models of an AnnData "
-            f"only: train a model of one modality, as by TOSICA.setup_anndata(mdata[{names[0]!r}], ...)."
+            f"The model was set up with a MuData ({list_names(names)}), and this {function} takes models of an AnnData "
+            f"only: train a model of one modality{cure}."
         )
 
 
@@ -109,7 +111,8 @@ class Cells:
     them, ``(n_obs,)``, ``predicted`` its name, ``n_cells`` how many each label has, ``types`` the
     positions of those that are cell types, and ``all_labels`` those of the model. ``record`` is what
     ``model.annotate`` wrote to ``uns``. ``second`` is the second best label of each label's cells and
-    its mean probability in them. ``probability``, ``novelty`` and ``novelty_pvalue`` are
+    its mean probability in them. ``levels`` has the groups and probabilities of each broader level, from
+    broad to fine. ``probability``, ``novelty`` and ``novelty_pvalue`` are
     ``(n_obs,)``; ``is_corrected`` says that :func:`tosica.tl.novelty` wrote the novelty, and
     ``clusters`` is its table. ``samples``
     and ``known``, the labels that were known before, are there if the caller named their columns.
@@ -164,6 +167,13 @@ class Cells:
         self.all_labels = read_labels(adata, key) or type_names
         self.record: Mapping[str, Any] = adata.uns[key]
         self.second = self._read_second()
+        self.levels = {
+            str(level): (
+                read_groups(adata, f"{key}_prediction_{level}"),
+                read_numbers(adata, f"{key}_probability_{level}"),
+            )
+            for level in self.record.get("levels", ())
+        }
         self.novelty: FloatArray | None = None
         self.novelty_pvalue: FloatArray | None = None
         if {f"{key}_novelty", f"{key}_novelty_pvalue"} <= set(adata.obs):

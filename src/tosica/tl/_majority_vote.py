@@ -23,7 +23,13 @@ from tosica._obs import (
 from tosica._parallel import keep_torch_threads
 from tosica._progress import progress
 from tosica._settings import logger
-from tosica._text import describe_value, format_thousands
+from tosica._text import (
+    argument,
+    describe_value,
+    format_thousands,
+    in_python,
+    parameter,
+)
 from tosica._validate import FileKey, Fraction, InstanceOf, validate_params
 
 if TYPE_CHECKING:
@@ -170,7 +176,7 @@ def majority_vote(
         inputs.append(over_clustering)
     if key_added in inputs:
         raise ValueError(
-            f"key_added={key_added!r} would overwrite what the vote is based on: rename it."
+            f"{parameter('key_added', key_added)} would overwrite what the vote is based on: rename it."
         )
     clusters = read_clusters(adata, over_clustering)
     labels = _labels_in_order(adata, key, predicted)
@@ -276,11 +282,12 @@ def _warn_of_mixed(
         names.append("…")
     logger.warning(
         "majority_vote: in %d of %d clusters %s, so they seem to have several types, and the vote may be worse than "
-        "the labels before: %s; cluster more finely, or call mixed clusters Heterogeneous by min_prop",
+        "the labels before: %s; cluster more finely, or call mixed clusters Heterogeneous by %s",
         len(worst),
         n_clusters,
         reason,
         ", ".join(names),
+        argument("min_prop"),
     )
 
 
@@ -333,7 +340,7 @@ def over_cluster(data: AnnData | MuData) -> pd.Categorical:
     except ImportError as error:
         raise ImportError(
             "Clustering cells needs the igraph package: pip install 'tosica[leiden]', or pass "
-            "clusters of your own as over_clustering."
+            f"clusters of your own as {argument('over_clustering')}."
         ) from error
     graph = data
     order = np.arange(data.n_obs)
@@ -344,9 +351,10 @@ def over_cluster(data: AnnData | MuData) -> pd.Categorical:
     record = graph.uns.get("neighbors", {})
     graph_key = record.get("connectivities_key", "connectivities")
     if not record or graph_key not in graph.obsp or (order < 0).any():
+        cure = in_python("call scanpy.pp.neighbors(adata) first, or ")
         raise ValueError(
-            "There is no graph of all cells in adata.uns['neighbors'] to cluster: call "
-            "scanpy.pp.neighbors(adata) first, or pass clusters of your own as over_clustering."
+            "There is no graph of all cells in adata.uns['neighbors'] to cluster: "
+            f"{cure}pass clusters of your own as {argument('over_clustering')}."
         )
     resolution = _LARGEST_RESOLUTION
     for n_cells, resolution_below in reversed(_RESOLUTIONS):
