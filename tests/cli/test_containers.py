@@ -1,5 +1,6 @@
 """Containers: a MuData, a SpatialData store, a zipped store, and what is left out of a raw matrix."""
 
+import json
 import shutil
 import warnings
 
@@ -29,6 +30,14 @@ def mdata(toy_query):
     protein = ad.AnnData(counts, obs=toy_query.obs[[]])
     protein.var_names = PROTEINS
     return MuData({"protein": protein, "rna": toy_query})
+
+
+@pytest.fixture(scope="module")
+def joint_model(cite_model, tmp_path_factory):
+    """The folder of a model of genes and antibodies."""
+    folder = tmp_path_factory.mktemp("joint") / "model"
+    cite_model.save(folder)
+    return folder
 
 
 def write_spatial(adata, path, *, zarr_format=3, tables=("table",), folder="tables"):
@@ -108,6 +117,20 @@ def test_modalities_in_memory_and_in_parts(layout, annotate, mdata, labels, tmp_
     assert annotated["protein"].shape == mdata["protein"].shape
 
 
+def test_a_mudata_with_one_modality(
+    annotate, run, mdata, cite_query, joint_model, labels, tmp_path
+):
+    table = tmp_path / "l.csv"
+    MuData({"rna": mdata["rna"]}).write(tmp_path / "query.h5mu")
+    result = annotate(tmp_path / "query.h5mu", "--obs-out", table, "--adapt")
+    assert "annotated 60 cells of the modality 'rna'" in result.err
+    assert list(pd.read_csv(table, index_col=0)[LABELS]) == labels
+    MuData({"protein": cite_query["protein"]}).write(tmp_path / "protein.h5mu")
+    arguments = ["annotate", tmp_path / "protein.h5mu", "--model", joint_model]
+    result = run(*arguments, "--obs-out", table, "--overwrite")
+    assert "annotated 60 cells by 'protein'" in result.err
+
+
 def test_a_modality_has_to_be_named_where_nothing_tells(annotate, run, mdata, tmp_path):
     query = tmp_path / "query.h5mu"
     mdata.write(query)
@@ -127,6 +150,71 @@ def test_a_modality_has_to_be_named_where_nothing_tells(annotate, run, mdata, tm
     assert run("report", output, "-o", page).code == 0
     evaluated = run("evaluate", output, "--labels-key", "kind")
     assert evaluated.code == 0
+
+
+@pytest.mark.parametrize("ending", [".h5mu", ".zarr"])
+def test_a_model_of_several_modalities_labels_by_all_of_them(
+    ending, run, cite_query, cite_model, joint_model, tmp_path
+):
+    query, output = tmp_path / f"query{ending}", tmp_path / f"o{ending}"
+    cite_query.write(query) if ending == ".h5mu" else cite_query.write_zarr(query)
+    cite_model.annotate(cite_query)
+    arguments = ["annotate", query, "--model", joint_model, "--no-report"]
+    result = run(*arguments, "-o", output)
+    assert "annotated 60 cells by 'rna' and 'protein', and wrote" in result.err
+    annotated = read_h5mu(output) if ending == ".h5mu" else read_zarr(output)
+    for name in (LABELS, "tosica_probability"):
+        assert list(annotated.obs[name]) == list(cite_query.obs[name])
+    table = json.loads(run("evaluate", output, "--labels-key", "kind", "--json").out)
+    assert table["n_cells"] == 60
+    described = json.loads(run("info", output, "--json").out)
+    assert described["annotations"]["tosica"]["model"] == cite_model.fingerprint
+
+
+def test_a_page_about_labels_by_several_modalities(
+    run, cite_query, joint_model, tmp_path
+):
+    cite_query[:5].copy().write(tmp_path / "query.h5mu")
+    output = tmp_path / "o.h5mu"
+    assert (
+        run(
+            "annotate", tmp_path / "query.h5mu", "--model", joint_model, "-o", output
+        ).code
+        == 0
+    )
+    page = (tmp_path / "o.html").read_text(encoding="utf8")
+    assert "protein:" in page
+    arguments = ["report", output, "--model", joint_model, "-o", tmp_path / "p.html"]
+    assert run(*arguments).code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            ["-o", "o.h5ad"],
+            "o.h5ad would have one modality, and the model labels by several: end it in .h5mu",
+        ),
+        (["--obs-out", "o.csv", "--layer", "counts"], "--layer is about one modality"),
+        (["--obs-out", "o.csv", "--min-genes", 2], "--min-genes is about one modality"),
+    ],
+)
+def test_what_is_about_one_modality(
+    options, words, run, cite_query, joint_model, tmp_path
+):
+    cite_query.write(tmp_path / "query.h5mu")
+    result = run("annotate", tmp_path / "query.h5mu", "--model", joint_model, *options)
+    assert (result.code, words in result.err) == (2, True)
+
+
+def test_one_modality_that_is_named_labels_alone(
+    run, cite_query, joint_model, tmp_path
+):
+    cite_query.write(tmp_path / "query.h5mu")
+    arguments = ["annotate", tmp_path / "query.h5mu", "--model", joint_model]
+    table = tmp_path / "o.csv"
+    result = run(*arguments, "--modality", "rna", "--obs-out", table)
+    assert f"annotated 60 cells of the modality 'rna', and wrote {table}" in result.err
 
 
 # --------------------------------------------------------------------------- SpatialData
@@ -198,6 +286,27 @@ def test_a_zipped_store(
     assert annotate(query, "-o", output).code == 0
     assert list(ad.read_h5ad(output).obs[LABELS]) == labels
     assert "n_cells: 60" in run("info", query).out
+
+
+# --------------------------------------------------------------------------- loom
+
+
+@pytest.mark.parametrize("writer", ["loompy", "anndata"])
+def test_loom_files(writer, annotate, run, toy_query, labels, tmp_path):
+    loompy = pytest.importorskip("loompy")
+    query, output = tmp_path / "query.loom", tmp_path / "o.h5ad"
+    if writer == "anndata":
+        toy_query.write_loom(query)
+    else:
+        genes = {"Gene": np.array(toy_query.var_names)}
+        cells = {"CellID": np.array(toy_query.obs_names)}
+        layers = {"": toy_query.X.T, "spliced": 2 * toy_query.X.T}
+        loompy.create(str(query), layers, genes, cells)
+    assert "genes: G0, G1" in run("info", query).out
+    assert annotate(query, "-o", output, "--no-report").code == 0
+    annotated = ad.read_h5ad(output)
+    assert list(annotated.obs[LABELS]) == labels
+    assert list(annotated.obs_names) == list(toy_query.obs_names)
 
 
 # --------------------------------------------------------------------------- options

@@ -11,11 +11,19 @@ from tosica._progress import progress
 from tosica._settings import logger
 from tosica._text import first_line, format_thousands
 from tosica.cli._files import CELLS, TABLES, OutputPath, check_cells, check_outputs
+from tosica.cli._modalities import (
+    find_modalities,
+    read_modalities,
+    refuse_options_of_one,
+    say_modalities,
+    write_modalities,
+)
 from tosica.cli._names import read_names
 from tosica.cli._report import explain
 from tosica.cli._session import (
     COUNT,
     Command,
+    count_cells,
     default_option,
     device_option,
     load,
@@ -29,6 +37,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
     from anndata import AnnData
+    from mudata import MuData
 
     from tosica.cli._session import Session
     from tosica.model import TOSICA
@@ -183,8 +192,9 @@ def annotate(
 
     QUERY is an .h5ad, .zarr or .loom file, a 10x .h5 file or folder, .rds or .h5Seurat, or a
     container: a MuData (.h5mu, .zarr), of which the modality with the model's genes is labelled, or
-    a SpatialData store. An output of the container's format has all of it, with the labels inside;
-    --overwrite and the query as output label a store in its place.
+    all of them by a model of several, or a SpatialData store. An output of the container's format
+    has all of it, with the labels inside; --overwrite and the query as output label a store in its
+    place.
 
     Of .h5ad, .h5mu and .zarr, some cells are in memory at a time, and a command that was killed
     goes on where it ended; with --majority-voting or --min-genes, and from other formats, all are.
@@ -226,7 +236,8 @@ def annotate(
     sampled = ""
     if page is not None and len(obs) > cells_per_part:
         sampled = f"; the page is about {format_thousands(cells_per_part)} of the cells"
-    session.conclude(f"annotated {format_thousands(len(obs))} cells", sampled)
+    cells = say_modalities(annotation.modalities, annotation.group)
+    session.conclude(f"annotated {count_cells(len(obs))}{cells}", sampled)
     session.show(
         {
             "query": query,
@@ -293,14 +304,17 @@ class _Annotation:
         self.model = model
         self.selection = selection
         self.min_genes = min_genes
+        # A MuData is labelled as a whole by a model of several modalities.
+        self.modalities = find_modalities(query, model, selection)
         self.reads_whole = (
             kind_of(query) not in ON_DISK
+            or bool(self.modalities)
             or selection["seurat"]
             or majority_voting
             or min_genes is not None
         )
         # Group of the cells, if the query is a container.
-        self.group = find_group(query, model, selection)
+        self.group = "" if self.modalities else find_group(query, model, selection)
         self.adapt = adapt
         self.majority_voting = majority_voting
         self.over_clustering = over_clustering
@@ -309,12 +323,16 @@ class _Annotation:
         self.key = options["key_added"]
         self.matrix = {"layer": options["layer"], "use_raw": options["use_raw"]}
         # The annotated cells, if all of them are in memory.
-        self.adata: AnnData | None = None
+        self.adata: AnnData | MuData | None = None
 
     def check_output(self, output: Path | None) -> None:
         """Refuse a copy of a container that the query is not, or that would lack cells."""
         from tosica.ondisk import is_copy_of_container
 
+        if self.modalities:
+            options = {**self.matrix, "min_genes": self.min_genes}
+            refuse_options_of_one(self.query, output, options)
+            return
         if output is None:
             return
         is_copy = is_copy_of_container(self.query, self.group, output)
@@ -410,11 +428,10 @@ class _Annotation:
 
     def annotate_in_memory(self, output: Path | None) -> pd.DataFrame:
         """Read all cells, annotate and write them, and return their table."""
-        from tosica.cli._files import read_cells, write_cells
         from tosica.tl import majority_vote
 
         with progress(None, f"reading {self.query}"):
-            adata = read_cells(self.query, **_named(self.selection, self.group))
+            adata = self._read()
         if self.min_genes is not None:
             adata = _leave_out_poor_cells(adata, self.min_genes, **self.matrix)
         if self.adapt:
@@ -426,13 +443,31 @@ class _Annotation:
             majority_vote(adata, self.over_clustering, self.min_prop, key=self.key)
         if output is not None:
             with progress(None, f"writing {output}"):
-                write_cells(adata, output, self.query, self.group)
+                self._write(adata, output)
         self.adata = adata
         return adata.obs
 
-    def _add_neighbors(self, adata: AnnData) -> None:
+    def _read(self) -> Any:
+        from tosica.cli._files import read_cells
+
+        if self.modalities:
+            return read_modalities(self.query)
+        return read_cells(self.query, **_named(self.selection, self.group))
+
+    def _write(self, adata: AnnData | MuData, output: Path) -> None:
+        from anndata import AnnData
+
+        from tosica.cli._files import write_cells
+
+        if isinstance(adata, AnnData):
+            write_cells(adata, output, self.query, self.group)
+        else:
+            write_modalities(adata, output)
+
+    def _add_neighbors(self, adata: AnnData | MuData) -> None:
         """Make the graph of neighbours that cells are clustered by, of what the model attends to."""
         import scanpy as sc
+        from anndata import AnnData
 
         use_rep = f"X_{self.key}"
         logger.info(
@@ -440,7 +475,12 @@ class _Annotation:
             "of obsm[%r]; --over-clustering names clusters of your own",
             use_rep,
         )
-        sc.pp.neighbors(adata, use_rep=use_rep)
+        # Scanpy takes no MuData.
+        cells = AnnData(obs=adata.obs[[]], obsm={use_rep: adata.obsm[use_rep]})
+        sc.pp.neighbors(cells, use_rep=use_rep)
+        adata.uns["neighbors"] = cells.uns["neighbors"]
+        for key, graph in cells.obsp.items():
+            adata.obsp[key] = graph
 
     def write_report(self, output: Path, page: Path, *, max_cells: int) -> None:
         """Write the page; an error says that the annotated copy is whole."""
@@ -470,7 +510,7 @@ class _Annotation:
             rng = np.random.default_rng(0)
             rows = draw_cells(codes.to_numpy(), max_cells, rng, least=_LEAST_CELLS)
             adata = adata[rows]
-        adata = adata.to_memory()
+        adata = adata.copy() if self.modalities else adata.to_memory()
         if n_cells > max_cells:
             adata.uns[self.key] = {**adata.uns[self.key], SAMPLED_FROM: n_cells}
         if f"{self.key}_novelty" in adata.obs:
@@ -594,4 +634,4 @@ def novelty(
     }
     text = table.reset_index().to_string(index=False, float_format="{:.3f}".format)
     session.show(summary, text)
-    session.conclude(f"scored {format_thousands(adata.n_obs)} cells")
+    session.conclude(f"scored {count_cells(adata.n_obs)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tosica._text import argument, only_known
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     import pandas as pd
     from anndata import AnnData
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
 CELLS = (".h5ad", ".zarr", ".h5mu")
 _SEURAT = ("rds", "h5seurat")
 TABLES = (".csv", ".tsv", ".parquet")
+# Names of cells and genes in a loom file: of loompy and Seurat, of anndata, and of others.
+_LOOM_CELLS = ("CellID", "obs_names", "cell_names", "barcodes")
+_LOOM_GENES = ("Gene", "var_names", "gene_names", "Accession")
 
 # --------------------------------------------------------------------------- reading
 
@@ -51,10 +57,10 @@ def check_cells(path: str, **columns: str | None) -> None:
         names = [name for name in obs if name != "_index"]
     if names is None:
         return
-    for argument, column in columns.items():
+    for parameter, column in columns.items():
         if column is not None and column not in names:
             raise KeyError(
-                f"{argument} {column!r} is no column of adata.obs, only {', '.join(map(repr, names))}."
+                f"{argument(parameter)} {column!r} is no column of adata.obs{only_known(column, names)}"
             )
 
 
@@ -156,14 +162,27 @@ def _refuse_selection(
 
 def _read_loom(path: str) -> AnnData:
     """Read a loom file by anndata, which needs loompy."""
+    import h5py
     from anndata.io import read_loom
 
+    with h5py.File(path) as file:
+        obs_names = _first_of(_LOOM_CELLS, file["col_attrs"])
+        var_names = _first_of(_LOOM_GENES, file["row_attrs"])
     try:
-        return read_loom(path, X_name="")
+        with warnings.catch_warnings(action="ignore"):
+            adata = read_loom(path, X_name="", obs_names=obs_names, var_names=var_names)
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"{path!r} is a loom file, which anndata reads by loompy: pip install loompy."
         ) from error
+    # Two genes may have one symbol, as in files of 10x Genomics.
+    adata.var_names_make_unique()
+    return adata
+
+
+def _first_of(names: tuple[str, ...], attributes: Collection[str]) -> str:
+    """The first of several names that is there, or else the first."""
+    return next((name for name in names if name in attributes), names[0])
 
 
 def _read_table(path: str) -> pd.DataFrame:

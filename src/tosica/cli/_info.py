@@ -63,6 +63,7 @@ def info(session: Session, path: str, selection: dict[str, Any]) -> None:
                     selection["modality"] = name
                     adata = read_cells(path, backed=True, **selection)
                     summary[name] = _describe_cells(adata)
+                summary["annotations"] = _annotations_of_all(path)
     session.show(summary, "\n".join(_lines(summary)))
 
 
@@ -94,15 +95,6 @@ def _describe_model(model: TOSICA) -> dict[str, Any]:
 
 
 def _describe_cells(adata: AnnData) -> dict[str, Any]:
-    annotations = {}
-    for key, record in adata.uns.items():
-        if _is_annotation(record):
-            annotations[str(key)] = {
-                "model": record["model"],
-                "tosica": record.get("version"),
-                "n_gene_sets": len(record["gene_sets"]),
-                "labels": list(record["labels"]),
-            }
     layers = [key for key in adata.layers if key is not None]
     return {
         "n_cells": adata.n_obs,
@@ -113,8 +105,32 @@ def _describe_cells(adata: AnnData) -> dict[str, Any]:
         "raw": None if adata.raw is None else _scale(adata, use_raw=True),
         "obs": list(adata.obs),
         "obsm": list(adata.obsm),
-        "annotations": annotations,
+        "annotations": _list_annotations(adata.uns),
     }
+
+
+def _annotations_of_all(path: str) -> dict[str, dict[str, Any]]:
+    """What the annotations of a MuData by several modalities are, by key."""
+    from anndata.io import read_elem
+
+    from tosica.io._containers import open_group
+
+    root = open_group(path)
+    return _list_annotations(read_elem(root["uns"])) if "uns" in root else {}
+
+
+def _list_annotations(uns: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What the annotations in uns are, by key."""
+    annotations = {}
+    for key, record in uns.items():
+        if _is_annotation(record):
+            annotations[str(key)] = {
+                "model": record["model"],
+                "tosica": record.get("version"),
+                "n_gene_sets": len(record["gene_sets"]),
+                "labels": list(record["labels"]),
+            }
+    return annotations
 
 
 def _is_annotation(record: object) -> bool:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from tosica._progress import progress
-from tosica._text import format_thousands
 from tosica.cli._files import OutputPath, check_cells, check_outputs
 from tosica.cli._session import (
     Command,
+    count_cells,
     default_option,
     load,
     takes_cells,
@@ -18,7 +18,6 @@ from tosica.cli._session import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from anndata import AnnData
@@ -56,9 +55,21 @@ def explain(
         )
 
 
-def _find_key(key: str) -> Callable[[Any], int]:
-    """Tell which modality or table was annotated."""
-    return lambda group: int(f"uns/{key}" in group)
+def _read_annotated(
+    path: str, key: str, selection: dict[str, Any], *, backed: bool = False
+) -> AnnData | MuData:
+    """Read the annotated cells of a file; of a container, those that were annotated."""
+    from tosica.cli._files import read_cells
+    from tosica.cli._modalities import is_annotated_as_a_whole, read_modalities
+
+    if is_annotated_as_a_whole(path, key, selection):
+        return read_modalities(path)
+    return read_cells(
+        path,
+        backed=backed,
+        score=lambda group: int(f"uns/{key}" in group),
+        **selection,
+    )
 
 
 @click.command(cls=Command, short_help="Write a page about an annotation.")
@@ -100,10 +111,8 @@ def report(
         annotated, labels_key=options["labels_key"], sample_key=options["sample_key"]
     )
     tosica = load("tosica._report")
-    from tosica.cli._files import read_cells
-
     with progress(None, f"reading {annotated}"):
-        adata = read_cells(annotated, score=_find_key(key), **selection)
+        adata = _read_annotated(annotated, key, selection)
     if model is not None:
         explain(
             adata,
@@ -118,7 +127,7 @@ def report(
     session.show(
         {"annotated": annotated, "report": str(output), "n_cells": adata.n_obs}
     )
-    session.conclude(f"described {format_thousands(adata.n_obs)} cells")
+    session.conclude(f"described {count_cells(adata.n_obs)}")
 
 
 @click.command(cls=Command, short_help="Compare an annotation with known labels.")
@@ -152,9 +161,7 @@ def evaluate(
     """
     check_cells(annotated, labels_key=labels_key, prediction_key=prediction_key)
     tosica = load("tosica.tl")
-    from tosica.cli._files import read_cells
-
-    adata = read_cells(annotated, backed=True, score=_find_key(key), **selection)
+    adata = _read_annotated(annotated, key, selection, backed=True)
     if model is not None:
         expected = tosica.TOSICA.load(model, accelerator="cpu").fingerprint
         record = adata.uns.get(key, {})
