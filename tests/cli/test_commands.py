@@ -249,7 +249,7 @@ def test_the_page_of_many_cells_is_about_a_sample(ending, annotate, query, tmp_p
 
 @pytest.mark.parametrize("stored", [".h5ad", "csc"])
 def test_learns_from_the_query_first(
-    stored, annotate, toy_query, toy_model, tmp_path, monkeypatch
+    stored, annotate, run, toy_query, toy_model, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(_adapt, "_N_DRAWS", 500)
     query, output, folder = (
@@ -284,6 +284,17 @@ def test_learns_from_the_query_first(
         TOSICA.load(folder).fingerprint
         == adapted.fingerprint
         == annotated.uns["tosica"]["model"]
+    )
+    refused = run(
+        "annotate", query, "--model", folder, "-o", output, "--overwrite", "--adapt"
+    )
+    assert (
+        "would drift from its reference: take the model that it was made from"
+        in refused.err
+    )
+    assert refused.code == 1
+    assert ad.read_h5ad(output).uns["tosica"]["adapted"] == str(
+        adapted.training_.adaptation
     )
 
 

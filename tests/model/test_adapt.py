@@ -199,6 +199,18 @@ def test_annotate_says_that_a_query_is_of_another_batch(
 # --------------------------------------------------------------------------- what can be done with it
 
 
+def test_cells_of_another_tissue_are_told_by_an_adapted_model(
+    adapted, other_batch, caplog
+):
+    query, foreign = other_batch.copy(), other_batch.copy()
+    adapted.annotate(query)
+    assert "look at markers before you trust the labels" not in caplog.text
+    assert "batch_signal" not in query.uns["tosica"]
+    foreign.var_names = np.random.default_rng(0).permutation(foreign.var_names)
+    adapted.annotate(foreign)
+    assert "look at markers before you trust the labels" in caplog.text
+
+
 def test_labels_can_be_left_out_afterwards(adapted, other_batch):
     four_labels = adapted.labels[2:6]
     inferred = adapted.subset(four_labels).infer(other_batch)
@@ -277,6 +289,13 @@ def test_the_reference_is_no_query(pbmc_model):
         ValueError, match="adata is the reference that the model was trained on"
     ):
         pbmc_model.adapt(pbmc_model.adata)
+
+
+def test_a_copy_of_the_reference_teaches_nothing(pbmc_model, pbmc_ref, caplog):
+    del pbmc_ref.varm["tosica_mask"], pbmc_ref.uns["tosica_mask"]
+    adapted = pbmc_model.adapt(pbmc_ref)
+    assert "adapt: the model stays as it is, since the query differs" in caplog.text
+    assert str(adapted.training_.adaptation).endswith("and left as it was")
 
 
 def test_a_model_without_branch(network_model, toy_query):

@@ -243,7 +243,7 @@ class Adaptation:
     n_teachers
         Number of those whose labels were taught in the last round.
     n_rounds
-        Number of rounds; 0 if the query was found to be of the reference's batch.
+        Number of rounds; 0 if there was nothing to learn from the query.
     weights, biases
         Calibrated weights of the linear branch before, ``(n_labels, n_genes)`` and ``(n_labels,)``;
         ``None`` if there were no rounds.
@@ -256,9 +256,10 @@ class Adaptation:
     biases: Float32Array | None = None
 
     def __str__(self) -> str:
+        cells = f"{self.n_cells:,} cell{'' if self.n_cells == 1 else 's'}"
         if not self.n_rounds:
-            return f"asked to adapt to {self.n_cells:,} cells, of the reference's batch"
-        return f"adapted to {self.n_cells:,} cells: {self.n_rounds} rounds, {self.n_teachers:,} cells taught"
+            return f"asked to adapt to {cells}, and left as it was"
+        return f"adapted to {cells}: {self.n_rounds} rounds, {self.n_teachers:,} cells taught"
 
     def take_labels(self, positions: Sequence[int]) -> Adaptation:
         """Keep some of the labels, by position."""

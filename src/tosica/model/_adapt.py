@@ -15,7 +15,7 @@ from scvi import settings
 from tosica._parallel import thread_pool
 from tosica._progress import progress
 from tosica._settings import logger
-from tosica._text import format_thousands
+from tosica._text import format_thousands, in_python
 from tosica._validate import ANNDATA, validate_params
 from tosica.linear import (
     MAX_CELLS,
@@ -172,7 +172,7 @@ class AdaptMixin(SetupMixin):
             model = self._copy()
             signal, reason = self._find_signal(query)
             if not signal:
-                logger.info("adapt: the model stays as it is, since %s", reason)
+                logger.warning("adapt: the model stays as it is, since %s", reason)
                 adaptation = Adaptation(n_sampled)
                 model.training_ = replace(model.training_, adaptation=adaptation)
                 return model
@@ -224,8 +224,8 @@ class AdaptMixin(SetupMixin):
         adaptation = self.training_.adaptation
         if adaptation is not None and adaptation.n_rounds:
             raise ValueError(
-                f"The model is {adaptation}. Adapted again it would drift from its reference: call adapt of the model "
-                "that it was made from."
+                f"The model is {adaptation}. Adapted again it would drift from its reference: "
+                f"{in_python('call adapt of', 'take')} the model that it was made from."
             )
         if adata is self.adata:
             raise ValueError(

@@ -17,7 +17,7 @@ from tosica._limits import LIMITS
 from tosica._parallel import thread_map, thread_pool
 from tosica._progress import progress
 from tosica._settings import only_warnings, query_logger
-from tosica._text import did_you_mean
+from tosica._text import call, did_you_mean
 from tosica._validate import (
     ANNDATA,
     ANY_CELLS,
@@ -374,15 +374,21 @@ class InferenceMixin(SetupMixin):
     def _compare_with_reference(self, source: ExpressionSource) -> Comparison:
         """Compare at most 2 000 cells with the reference, by the labels that the linear branch gives them.
 
-        There is nothing to compare without a branch, or if the model was adapted already.
+        There is nothing to compare without a branch. That of an adapted model has learnt from cells that may be of
+        another tissue, so that the branch before is asked.
         """
         statistics = self.training_.novelty_statistics
         adaptation = self.training_.adaptation
         linear = self.module.linear
         if statistics is None or linear is None:
             return Comparison()
-        if adaptation is not None and adaptation.n_rounds:
-            return Comparison()
+        weights, biases = linear.weights, None
+        is_adapted = adaptation is not None and adaptation.n_rounds > 0
+        if adaptation is not None and is_adapted:
+            if adaptation.weights is None or adaptation.biases is None:
+                return Comparison()
+            weights = torch.from_numpy(adaptation.weights).to(linear.weights)
+            biases = torch.from_numpy(adaptation.biases).to(linear.weights)
         one_label = np.zeros(source.data.n_obs, dtype=np.int64)
         sample = source[subsample_by_label(one_label, _N_CELLS_OF_SIGNAL)]
         expression = []
@@ -393,20 +399,27 @@ class InferenceMixin(SetupMixin):
             for batch in query:
                 expression.append(batch.x.cpu().numpy())
                 filled = linear.expression(batch.x, batch.measured)
-                codes = linear(batch.x, batch.measured).argmax(1)
+                scores = linear(batch.x, batch.measured)
+                if biases is not None:
+                    scores = torch.nn.functional.linear(filled, weights, biases)
+                codes = scores.argmax(1)
                 sums.index_add_(0, codes, filled)
                 labels.append(codes.cpu().numpy())
         codes_of_sample = np.concatenate(labels)
         positions = statistics.positions(codes_of_sample)
         measured = None if query.measured is None else query.measured.cpu().numpy()
         x = sp.csr_matrix(np.concatenate(expression))
+        # An adapted model has learnt what the query differs in.
+        signal = None
+        if not is_adapted:
+            signal = common_shift(x, positions, statistics, measured).signal
         return Comparison(
-            batch_signal=common_shift(x, positions, statistics, measured).signal,
+            batch_signal=signal,
             likeness=label_likeness(
                 sums.cpu().numpy(),
                 np.bincount(codes_of_sample, minlength=len(self.labels)),
                 statistics,
-                linear.weights.cpu().numpy(),
+                weights.cpu().numpy(),
             ),
             label_changes=self._label_changes(query.measured),
         )
@@ -555,7 +568,7 @@ class InferenceMixin(SetupMixin):
         """Raise a ``RuntimeError`` if the model is not trained."""
         self._check_if_trained(
             warn=False,
-            message="The model is not trained: call model.train() first, or load a trained one.",
+            message=f"The model is not trained: call {call('model.train', '')} first, or load a trained one.",
         )
 
     @property
