@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 import warnings
 
 import anndata as ad
@@ -307,6 +308,16 @@ def test_loom_files(writer, annotate, run, toy_query, labels, tmp_path):
     annotated = ad.read_h5ad(output)
     assert list(annotated.obs[LABELS]) == labels
     assert list(annotated.obs_names) == list(toy_query.obs_names)
+
+
+def test_a_loom_file_needs_loompy(annotate, monkeypatch, tmp_path):
+    with h5py.File(tmp_path / "query.loom", "w") as file:
+        file["matrix"] = np.ones((3, 2))
+        for name in ("row_attrs", "col_attrs", "layers"):
+            file.create_group(name)
+    monkeypatch.setitem(sys.modules, "loompy", None)
+    result = annotate(tmp_path / "query.loom", "-o", tmp_path / "o.h5ad")
+    assert (result.code, "pip install loompy" in result.err) == (1, True)
 
 
 # --------------------------------------------------------------------------- options

@@ -149,6 +149,8 @@ def test_cells_that_are_no_blood_get_no_confident_answer(blood, shared):
     assert (query.obs["tosica_confident"] == "Unknown").mean() > 0.85
 
 
-def test_info_prints_the_card(capsys):
+def test_info_prints_the_card_of_this_model(blood, capsys):
     assert cli.main(["info", "blood"]) == 0
-    assert "Not for" in capsys.readouterr().out
+    card = capsys.readouterr().out
+    assert "Not for" in card
+    assert f"| Fingerprint | {blood.fingerprint} |" in card

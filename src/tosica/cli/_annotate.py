@@ -197,7 +197,8 @@ def annotate(
     place.
 
     Of .h5ad, .h5mu and .zarr, some cells are in memory at a time, and a command that was killed
-    goes on where it ended; with --majority-voting or --min-genes, and from other formats, all are.
+    goes on where it ended; with --majority-voting, --min-genes or a model of several modalities, and
+    from other formats, all are.
     """
     if output is None and obs_out is None:
         raise click.UsageError("Give --output, --obs-out or both.")
