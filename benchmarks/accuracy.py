@@ -85,7 +85,7 @@ _TITLE = [
     "`python -m benchmarks.accuracy`. Six of the tasks are of one data set, Kang. Settings of tosica were chosen on",
     "references of Kang, pbmc68k, breast and mouse gut. An arrow means that reference and query differ in batch,",
     "technology or condition. All methods get the same cells and genes, and have their defaults. Values are means over",
-    "seeds (± standard deviation), of scANVI and the authors' code one. Blank cells were not run.",
+    "seeds (± standard deviation), of scANVI and the authors' code one.",
 ]
 _UNSEEN_TITLE = [
     "# Other data",
@@ -148,7 +148,21 @@ def _means(runs: pd.DataFrame, means: pd.DataFrame, n_tasks: int) -> list[str]:
     if has_hard_tasks:
         head.insert(-2, "the same without breast and gut")
         head.insert(2, "the same without wrong labels and gut")
-    return [*table(head, rows), ""]
+    return [*table(head, rows), "", *_means_of_scanvi(means)]
+
+
+def _means_of_scanvi(means: pd.DataFrame) -> list[str]:
+    """The means of scANVI, which was run on some of the tasks, and of tosica on these."""
+    if not {OURS, "scanvi"} <= set(means.index.get_level_values("method")):
+        return []
+    tasks = means.loc["scanvi"].index
+    theirs = means.loc["scanvi"].mean()
+    ours = means.loc[OURS].loc[tasks].mean()
+    return [
+        f"On {len(tasks)} tasks scANVI has an accuracy of {theirs['accuracy']:.3f} in {theirs['seconds']:.0f} seconds, "
+        f"tosica {ours['accuracy']:.3f} in {ours['seconds']:.0f}.",
+        "",
+    ]
 
 
 def _row_of_task(
