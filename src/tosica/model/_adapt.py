@@ -176,13 +176,11 @@ class AdaptMixin(SetupMixin):
                 adaptation = Adaptation(n_sampled)
                 model.training_ = replace(model.training_, adaptation=adaptation)
                 return model
-            statistics = self.training_.novelty_statistics
-            assert statistics is not None
             fit = self_train(
                 query.expression,
                 query.log_probabilities,
                 query.is_doubted,
-                statistics,
+                self._require_statistics(),
                 token_genes(self.module),
                 weight=signal / 2,
                 measured=query.measured,
@@ -217,10 +215,8 @@ class AdaptMixin(SetupMixin):
             raise ValueError(
                 "The model has no linear branch, which learns from a query first: train one with it."
             )
-        if self.is_trained_ and self.training_.novelty_statistics is None:
-            raise ValueError(
-                "The model has no statistics of its reference, as it is old or of few cells: train a new one."
-            )
+        self._check_trained()
+        self._require_statistics()
         adaptation = self.training_.adaptation
         if adaptation is not None and adaptation.n_rounds:
             raise ValueError(
@@ -241,13 +237,12 @@ class AdaptMixin(SetupMixin):
         if len(sample) < adata.n_obs:
             source = source[sample]
         module = self.module
-        statistics = self.training_.novelty_statistics
-        assert statistics is not None
+        statistics = self._require_statistics()
         assert module.linear is not None
         loader = QueryLoader(
             source, self.modalities, module.device, statistics=statistics
         )
-        measured = None if loader.measured is None else loader.measured.cpu().numpy()
+        measured = None
         x = []
         expression = []
         logits = []
@@ -256,14 +251,14 @@ class AdaptMixin(SetupMixin):
         with torch.inference_mode():
             for batch in loader:
                 values = batch.x.cpu().numpy()
+                measured = batch.measured_genes()
                 x.append(sp.csr_matrix(values))
                 clipped = module.linear.expression(batch.x, batch.measured)
                 expression.append(sp.csr_matrix(clipped.cpu().numpy()))
                 output = module.annotate(
                     batch.x, attention=False, measured=batch.measured
                 )
-                calibrated = output.logits.float() / module.temperature
-                logits.append(calibrated.cpu().numpy())
+                logits.append(module.calibrated(output.logits).cpu().numpy())
                 distance, label = statistics.score_cells(values, measured)
                 distances.append(distance)
                 nearest.append(label)
@@ -272,8 +267,8 @@ class AdaptMixin(SetupMixin):
         excess = label_excess(distance, label, statistics)
         pvalue = pvalues(distance - excess[label], statistics.reference_scores)
         return QueryCells(
-            sp.vstack(x).tocsr(),
-            sp.vstack(expression).tocsr(),
+            sp.vstack(x, format="csr"),
+            sp.vstack(expression, format="csr"),
             measured,
             log_softmax(np.concatenate(logits).astype(np.float64), axis=1),
             is_doubted=pvalue <= _LEAST_PVALUE,
@@ -281,9 +276,8 @@ class AdaptMixin(SetupMixin):
 
     def _find_signal(self, query: QueryCells) -> tuple[float, str]:
         """Find the share of the query's difference from the reference that is no noise; if 0, also the reason."""
-        statistics = self.training_.novelty_statistics
+        statistics = self._require_statistics()
         linear = self.module.linear
-        assert statistics is not None
         assert linear is not None
         if not linear.weights.any():
             return (

@@ -50,7 +50,7 @@ OUTDATED = (
     f"confident{TERM_SUFFIX}",
 )
 # Fields with a row for each cell.
-_CELL_FIELDS = (
+CELL_FIELDS = (
     "codes",
     "probability",
     "probabilities",
@@ -375,7 +375,7 @@ class AnnotationResult:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Get the fields with a row for each cell that were asked for, by name."""
-        arrays = {name: getattr(self, name) for name in _CELL_FIELDS}
+        arrays = {name: getattr(self, name) for name in CELL_FIELDS}
         return {name: array for name, array in arrays.items() if array is not None}
 
     def warn_of_doubts(self) -> None:

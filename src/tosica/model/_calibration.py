@@ -171,7 +171,7 @@ def fit_temperatures(
         module.temperature.view(-1)[i] = fit_temperature(
             logits[i].cpu(), labels, expected=expected[i], spread=spread
         )
-        probabilities = module.probabilities(logits[i].to(module.device), modalities)
-        of_true_label = probabilities.cpu().gather(1, labels[:, None])[:, 0]
+        calibrated = module.calibrated(logits[i].to(module.device), modalities)
+        of_true_label = calibrated.softmax(1).cpu().gather(1, labels[:, None])[:, 0]
         true_label_probabilities.append(of_true_label.numpy())
     model.training_.held_out_probabilities = np.stack(true_label_probabilities)

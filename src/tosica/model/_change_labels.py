@@ -357,10 +357,7 @@ class ChangeLabelsMixin(SetupMixin):
             raise ValueError(
                 "The model has no linear branch, which new labels are added to: train one with it."
             )
-        if self.training_.novelty_statistics is None:
-            raise ValueError(
-                "The model has no statistics of its reference, as it is old or of few cells: train a new one."
-            )
+        self._require_statistics()
 
     @validate_params()
     def subset(self, labels: str | Iterable[str]) -> Self:

@@ -6,7 +6,7 @@ import hashlib
 import warnings
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -38,6 +38,7 @@ from tosica.linear import (
     subsample_by_label,
 )
 from tosica.model._annotation_result import (
+    CELL_FIELDS,
     CONFIDENCE,
     DEFAULT_CONFIDENCE,
     AnnotationResult,
@@ -252,6 +253,9 @@ class InferenceMixin(SetupMixin):
         if query.measured is not None:
             n_missing_genes = int((~query.measured).sum())
         adaptation = self.training_.adaptation
+        per_cell: dict[str, Any] = {
+            name: values for name, values in cells.arrays() if name in CELL_FIELDS
+        }
         return AnnotationResult(
             obs_names=obs_names,
             labels=self.labels,
@@ -276,14 +280,7 @@ class InferenceMixin(SetupMixin):
             level_probability=level_probability,
             subset_of=self.training_.subset_of,
             left_out_labels=self.training_.left_out_labels,
-            codes=cells.codes,
-            probability=cells.probability,
-            probabilities=cells.probabilities,
-            second_codes=cells.second_codes,
-            second_probability=cells.second_probability,
-            attention=cells.attention,
-            latent=cells.latent,
-            novelty=cells.novelty,
+            **per_cell,
             novelty_pvalue=novelty_pvalue,
             confident_codes=confident_codes,
             confident_probability=confident_probability,
@@ -326,7 +323,8 @@ class InferenceMixin(SetupMixin):
                 modalities=modalities,
                 measured=minibatch.measured,
             )
-        probabilities = _to_numpy(self.module.probabilities(encoded.logits, modalities))
+        calibrated = self.module.calibrated(encoded.logits, modalities)
+        probabilities = _to_numpy(calibrated.softmax(1))
         cells = CellOutputs()
         if "latent" in outputs:
             cells.latent = _to_numpy(encoded.latent)
@@ -361,8 +359,7 @@ class InferenceMixin(SetupMixin):
         The excess is measured in the cells themselves, or in the distances and nearest labels of a
         ``sample`` of the whole query.
         """
-        statistics = self.training_.novelty_statistics
-        assert statistics is not None
+        statistics = self._require_statistics()
         assert cells.distance is not None
         assert cells.nearest is not None
         distance, nearest = sample or (cells.distance, cells.nearest)
@@ -394,10 +391,12 @@ class InferenceMixin(SetupMixin):
         expression = []
         sums = torch.zeros_like(linear.weights)
         labels = []
+        measured = None
         with only_warnings(query_logger), warnings.catch_warnings(action="ignore"):
             query = self._load_query(sample)
             for batch in query:
                 expression.append(batch.x.cpu().numpy())
+                measured = batch.measured_genes()
                 filled = linear.expression(batch.x, batch.measured)
                 scores = linear(batch.x, batch.measured)
                 if biases is not None:
@@ -407,7 +406,6 @@ class InferenceMixin(SetupMixin):
                 labels.append(codes.cpu().numpy())
         codes_of_sample = np.concatenate(labels)
         positions = statistics.positions(codes_of_sample)
-        measured = None if query.measured is None else query.measured.cpu().numpy()
         x = sp.csr_matrix(np.concatenate(expression))
         # An adapted model has learnt what the query differs in.
         signal = None
@@ -426,9 +424,7 @@ class InferenceMixin(SetupMixin):
 
     def _label_changes(self, measured: Tensor | None) -> Float32Array | None:
         """Share of each label's cells that missing genes give another label, if many are missing."""
-        statistics = self.training_.novelty_statistics
         linear = self.module.linear
-        assert statistics is not None
         assert linear is not None
         if measured is None or measured.float().mean() >= 1 - LIMITS.missing_genes:
             return None
@@ -438,7 +434,7 @@ class InferenceMixin(SetupMixin):
             logits = linear(cells, measured if lack_genes else None)
             return np.asarray(logits.argmax(1).cpu().numpy())
 
-        return label_changes(statistics, assign, len(self.labels))
+        return label_changes(self._require_statistics(), assign, len(self.labels))
 
     @torch.inference_mode()
     def _probability_before(
@@ -462,11 +458,9 @@ class InferenceMixin(SetupMixin):
         use_raw: bool,
     ) -> tuple[FloatArray, IntArray]:
         """Compute the distance of cells from the nearest label, and which label it is."""
-        statistics = self.training_.novelty_statistics
-        assert statistics is not None
         with only_warnings(query_logger), warnings.catch_warnings(action="ignore"):
             batches = self.iter_batches(cells, layer=layer, use_raw=use_raw)
-            scores = [_distance(statistics, batch) for batch in batches]
+            scores = [_distance(self._require_statistics(), batch) for batch in batches]
         distances, nearest = zip(*scores, strict=True)
         return np.concatenate(distances), np.concatenate(nearest)
 
@@ -609,5 +603,4 @@ def _to_numpy(tensor: Tensor) -> Float32Array:
 def _distance(
     statistics: ReferenceStatistics, batch: Minibatch
 ) -> tuple[FloatArray, IntArray]:
-    measured = None if batch.measured is None else batch.measured.cpu().numpy()
-    return statistics.score_cells(batch.x.cpu().numpy(), measured)
+    return statistics.score_cells(batch.x.cpu().numpy(), batch.measured_genes())

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 
 from tosica._parallel import thread_map, thread_pool
@@ -21,10 +20,12 @@ from tosica.linear import (
 )
 from tosica.model._interrupt import restore_on_failure
 from tosica.model._linear_fit import token_genes
+from tosica.model._query_loader import QueryLoader, read_all
 
 if TYPE_CHECKING:
-    from tosica._arrays import BoolArray, Float32Array, FloatArray, IntArray
-    from tosica.model._query_loader import QueryLoader
+    import scipy.sparse as sp
+
+    from tosica._arrays import Float32Array, FloatArray, IntArray
     from tosica.model._setup import SetupMixin
     from tosica.module import TOSICAModule
     from tosica.module._module import LinearBranch
@@ -61,10 +62,9 @@ class NewLabels:
             )
             return
         results = model.training_
-        statistics = results.novelty_statistics
+        statistics = model._require_statistics()
         linear = model.module.linear
-        assert statistics is not None  # load_query_data refuses such models
-        assert linear is not None
+        assert linear is not None  # load_query_data refuses such models
         # Without the means that an earlier fit of the same labels added.
         is_model_label = statistics.labels < self._n_model_labels
         statistics = replace(
@@ -72,15 +72,15 @@ class NewLabels:
             means=statistics.means[is_model_label],
             labels=statistics.labels[is_model_label],
         )
-        fit = _Fit(
-            self._query,
-            self._codes,
-            self._n_model_labels,
-            model.module,
-            linear,
-            statistics,
-        )
         with restore_on_failure(model), progress(None, "fit_new_labels"):
+            fit = _Fit(
+                self._query,
+                self._codes,
+                self._n_model_labels,
+                model.module,
+                linear,
+                statistics,
+            )
             statistics, recall = fit.run(names)
         sizes = np.bincount(
             self._codes[self._codes >= 0], minlength=len(model.labels)
@@ -119,15 +119,12 @@ class _Fit:
         self._module = module
         self._linear = linear
         self._statistics = statistics
-        self._measured: BoolArray | None = None
-        if query.measured is not None:
-            self._measured = query.measured.cpu().numpy()
+        self._x, self._measured = read_all(query)
 
     def run(self, names: list[str]) -> tuple[ReferenceStatistics, FloatArray]:
         """Fit the new labels, and get the statistics with their means, and the held-out recall."""
         n_model_labels = self._n_model_labels
-        blocks = [sp.csr_matrix(batch.x.cpu().numpy()) for batch in self._query]
-        x = sp.vstack(blocks, format="csr")
+        x = self._x
         is_new = self._codes >= n_model_labels
         cells = LabeledCells(x[is_new], self._codes[is_new] - n_model_labels)
         # Genes may be as high as in the new labels, where they may be markers.
@@ -220,9 +217,8 @@ class _Fit:
             annotation = module.annotate(
                 block, attention=False, measured=self._query.measured
             )
-            logits = annotation.logits[:, : self._n_model_labels].float()
-            scores: Float32Array = (logits / module.temperature).cpu().numpy()
-            return scores
+            logits = annotation.logits[:, : self._n_model_labels]
+            return np.asarray(module.calibrated(logits).cpu().numpy())
 
         offsets = range(0, x.shape[0], _BATCH_SIZE)
         with thread_pool(module.device):

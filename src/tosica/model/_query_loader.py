@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from anndata import AnnData
 
@@ -14,11 +15,13 @@ from tosica._text import in_python, list_names, only_known
 from tosica.data import AlignedCells, CellMatrix, cell_indexers, reindex_obs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from mudata import MuData
     from torch import Tensor
+    from tqdm import tqdm
 
+    from tosica._arrays import BoolArray
     from tosica.data import ExpressionSource
     from tosica.linear import ReferenceStatistics
     from tosica.model._modalities import Modality
@@ -39,6 +42,37 @@ class Minibatch(NamedTuple):
     """Which of the genes the query has, ``(n_genes,)``; ``None`` if it has all."""
     modalities: tuple[int, ...]
     """Positions of the query's modalities in the model."""
+
+    def measured_genes(self) -> BoolArray | None:
+        """Copy ``measured`` to memory."""
+        return None if self.measured is None else self.measured.cpu().numpy()
+
+
+class QueryExpression(NamedTuple):
+    """Normalized expression of all cells, ``(n_obs, n_genes)``, and the genes that were measured."""
+
+    x: sp.csr_matrix
+    measured: BoolArray | None
+
+
+def read_all(batches: Iterable[Minibatch], step: tqdm | None = None) -> QueryExpression:
+    """Read all cells. They are sparse in memory, also of a backed query.
+
+    Parameters
+    ----------
+    batches
+        The query's cells.
+    step
+        A progress bar over the cells.
+    """
+    blocks = []
+    measured = None
+    for batch in batches:
+        blocks.append(sp.csr_matrix(batch.x.cpu().numpy()))
+        measured = batch.measured_genes()
+        if step is not None:
+            step.update(len(batch.x))
+    return QueryExpression(sp.vstack(blocks, format="csr"), measured)
 
 
 class _QueryMatrix(NamedTuple):

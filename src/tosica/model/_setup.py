@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from mudata import MuData
     from scvi.data.fields import BaseAnnDataField
 
+    from tosica.linear import ReferenceStatistics
     from tosica.model._modalities import Modality
     from tosica.model._training_result import TrainingResult
     from tosica.module import TokenLayout, TOSICAModule
@@ -101,6 +102,15 @@ class SetupMixin(BaseModelClass):
             return None
         true_codes, predicted_codes = held_out
         return float((true_codes == predicted_codes).mean())
+
+    def _require_statistics(self) -> ReferenceStatistics:
+        """Get the statistics of the reference; refuse models that have none."""
+        statistics = self.training_.novelty_statistics
+        if statistics is None:
+            raise ValueError(
+                "The model has no statistics of its reference, as it is old or of few cells: train a new one."
+            )
+        return statistics
 
     _is_extended = False  # whether load_query_data made the model
     _term_of_label: Mapping[str, str] | None = None

@@ -404,15 +404,15 @@ class TOSICAModule(BaseModuleClass):
         """
         return self.head(self._latent(x, 1.0, modalities)[0])
 
-    def probabilities(
+    def calibrated(
         self, logits: Tensor, modalities: tuple[int, ...] | None = None
     ) -> Tensor:
-        """Calibrated probabilities, shape ``(n_cells, n_labels)``."""
+        """Divide logits by the temperature; softmax makes probabilities of them, ``(n_cells, n_labels)``."""
         temperature = self.temperature
         if temperature.ndim:
             choice = modalities or self.modality_choices[-1]
             temperature = temperature[self.modality_choices.index(choice)]
-        return torch.softmax(logits.float() / temperature, 1)
+        return logits.float() / temperature
 
     def _all_choices(self, x: Tensor, keep: float, dropout: float) -> dict[str, Tensor]:
         """Encode every cell with every choice of modalities, and weight each choice.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-import scipy.sparse as sp
 
 from tosica._settings import only_warnings, query_logger
 from tosica.linear import common_shift, subsample_by_label
+from tosica.model._query_loader import read_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,17 +53,13 @@ def query_shift(
     if statistics is None or not len(labeled):
         return None
     sample = labeled[subsample_by_label(codes[labeled], _N_CELLS_OF_SHIFT)]
-    measured = None
-    expression = []
     with only_warnings(query_logger):
-        for batch in batches(sample):
-            expression.append(sp.csr_matrix(batch.x.cpu().numpy()))
-            measured = batch.measured
+        query = read_all(batches(sample))
     shift = common_shift(
-        sp.vstack(expression, format="csr"),
+        query.x,
         statistics.positions(codes[sample]),
         statistics,
-        None if measured is None else measured.cpu().numpy(),
+        query.measured,
     )
     return (shift.shift * shift.signal).astype(np.float32)
 

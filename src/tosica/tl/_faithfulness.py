@@ -284,7 +284,7 @@ def _change_genes(
                 logits = module.annotate(
                     mixed, attention=False, measured=measured
                 ).logits
-                probability = module.probabilities(logits).gather(1, label)
+                probability = module.calibrated(logits).softmax(1).gather(1, label)
                 probabilities[name, order][rows, i] = probability[:, 0].cpu()
                 is_label = logits.argmax(1, keepdim=True) == label
                 is_best[name, order][rows, i] = is_label[:, 0].cpu()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-import scipy.sparse as sp
 import torch
 from sklearn.cluster import KMeans
 
@@ -35,6 +34,7 @@ from tosica.linear import (
     standardize_robustly,
     subsample_by_label,
 )
+from tosica.model._query_loader import QueryExpression, read_all
 from tosica.tl._evidence import ANNOTATED_BY_MODEL, annotating_model
 from tosica.tl._majority_vote import CLUSTERS, read_clusters
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from tqdm.std import tqdm
 
-    from tosica._arrays import BoolArray, FloatArray, IntArray
+    from tosica._arrays import FloatArray, IntArray
     from tosica.model import TOSICA
     from tosica.tl._majority_vote import Clusters
 
@@ -241,7 +241,7 @@ def novelty(
 
 
 def _batch_shift(
-    query: Query, positions: IntArray, statistics: ReferenceStatistics
+    query: QueryExpression, positions: IntArray, statistics: ReferenceStatistics
 ) -> FloatArray | None:
     """Difference of query and reference that all labels share; ``None`` if there is none.
 
@@ -347,7 +347,7 @@ def _table_of_clusters(
     clusters: pd.Categorical,
     predicted: NDArray[np.str_],
     positions: IntArray,
-    query: Query,
+    query: QueryExpression,
     shift: LabelShift,
     statistics: ReferenceStatistics,
     model: TOSICA,
@@ -383,13 +383,6 @@ def _table_of_clusters(
     return table
 
 
-class Query(NamedTuple):
-    """Normalized expression of all cells, ``(n_obs, n_genes)``, and the genes that were measured."""
-
-    x: sp.csr_matrix
-    measured: BoolArray | None
-
-
 def read_query(
     model: TOSICA,
     adata: AnnData,
@@ -397,22 +390,16 @@ def read_query(
     *,
     layer: str | None = None,
     use_raw: bool = False,
-) -> Query:
-    """Read all cells as the model reads them. They are sparse in memory, also of a backed query."""
-    blocks = []
-    measured = None
+) -> QueryExpression:
+    """Read all cells as the model reads them."""
     with only_warnings(query_logger):
-        for batch in model.iter_batches(
+        batches = model.iter_batches(
             adata, layer=layer, use_raw=use_raw, batch_size=_BATCH_SIZE
-        ):
-            blocks.append(sp.csr_matrix(batch.x.cpu().numpy()))
-            if batch.measured is not None:
-                measured = batch.measured.cpu().numpy()
-            step.update(blocks[-1].shape[0])
-    return Query(sp.vstack(blocks).tocsr(), measured)
+        )
+        return read_all(batches, step)
 
 
-def _probability_before(model: TOSICA, query: Query) -> NDArray | None:
+def _probability_before(model: TOSICA, query: QueryExpression) -> NDArray | None:
     """Probability of each cell's best label before the model was adapted; ``None`` if it was not."""
     device = model.module.device
     measured = None
@@ -430,7 +417,7 @@ def _probability_before(model: TOSICA, query: Query) -> NDArray | None:
 
 def score_in_blocks(
     statistics: ReferenceStatistics,
-    query: Query,
+    query: QueryExpression,
     shift: FloatArray | None,
     step: tqdm,
 ) -> tuple[NDArray, NDArray]:
