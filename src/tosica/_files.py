@@ -17,6 +17,8 @@ from tosica._text import first_line, parameter
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tosica._types import AnyPath
+
 _BUNDLED = Path(__file__).with_name("bundled")
 _TEMPORARY_PREFIX = ".tosica-"
 _TEMPORARY_SUFFIX = ".tmp"
@@ -30,7 +32,7 @@ def cache_folder() -> Path:
     return Path(pooch.os_cache("tosica"))
 
 
-def find_model(path: str | Path) -> Path:
+def find_model(path: AnyPath) -> Path:
     """Find the folder of a model: the path, or a bundled model by its name.
 
     A folder of the user takes precedence over a bundled model such as ``"blood"``.

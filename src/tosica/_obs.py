@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from anndata import AnnData
-    from mudata import MuData
 
-    from tosica._arrays import FloatArray
+    from tosica._types import AnnOrMuData, FloatArray
 
 # Label of a cell whose best label is too improbable, and of a cluster in which no label has enough
 # of the cells.
@@ -151,7 +150,7 @@ def one_column(obs: Any, column: str) -> None:
         )
 
 
-def _column(adata: AnnData | MuData, name: str) -> pd.Series:
+def _column(adata: AnnOrMuData, name: str) -> pd.Series:
     """Take a column of ``adata.obs``; the error names the columns that it has, or the call that writes this one."""
     if name in adata.obs:
         one_column(adata.obs, name)
@@ -167,7 +166,7 @@ def _column(adata: AnnData | MuData, name: str) -> pd.Series:
     raise KeyError(f"adata.obs has no column {name!r}{advice}")
 
 
-def read_numbers(adata: AnnData | MuData, column: str) -> FloatArray:
+def read_numbers(adata: AnnOrMuData, column: str) -> FloatArray:
     """Read a column of ``obs`` that holds numbers.
 
     Raises
@@ -185,7 +184,7 @@ def read_numbers(adata: AnnData | MuData, column: str) -> FloatArray:
     return numbers.to_numpy(dtype=np.float64, na_value=np.nan)
 
 
-def read_labels(adata: AnnData | MuData, key: str) -> list[str]:
+def read_labels(adata: AnnOrMuData, key: str) -> list[str]:
     """Read all labels of the model, in its order; none if ``adata.uns[key]`` does not have them.
 
     Parameters
@@ -234,7 +233,7 @@ def file_columns(labels: Sequence[str], where: str) -> list[str]:
 
 
 def read_attribution(
-    adata: AnnData | MuData, key: str, *, of: str = ""
+    adata: AnnOrMuData, key: str, *, of: str = ""
 ) -> Mapping[str, Any]:
     """Read what :func:`tosica.tl.attribute` wrote to ``uns``.
 
@@ -417,7 +416,7 @@ def default_palette(n_colors: int) -> list[str]:
     return ["#808080"] * n_colors
 
 
-def group_colors(adata: AnnData | MuData, groupby: str | None) -> dict[str, str]:
+def group_colors(adata: AnnOrMuData, groupby: str | None) -> dict[str, str]:
     """Colour of each group in the AnnData, or else in scanpy's palette.
 
     Groups of a column that is gone are gray. ``adata`` is not changed, even where scanpy would

@@ -12,7 +12,7 @@ from scipy.special import log_softmax
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from tosica._arrays import BoolArray, FloatArray
+    from tosica._types import BoolArray, FloatArray
 
 
 def fit_temperature(

@@ -274,14 +274,13 @@ _REQUIRED: dict[str, Constraint] = {
     "int": Integer(),
     "float": Number(),
     "str": TEXT,
-    "str | Path": FilePath(),
-    "str | os.PathLike[str]": FilePath(),
+    "AnyPath": FilePath(),
     "str | Sequence[str]": Names(),
     "str | Iterable[str]": Names(),
     "Iterable[str]": Names(),
     "Collection[str]": Names(),
     "AnnData": ANNDATA,
-    "AnnData | MuData": ANY_CELLS,
+    "AnnOrMuData": ANY_CELLS,
 }
 _OPTIONAL = {
     f"{annotation} | None": replace(constraint, optional=True)
@@ -292,14 +291,14 @@ _OF_ANNOTATION = _REQUIRED | _OPTIONAL
 # the value: the names in the data, or a package that need not be installed.
 _CHECKED_LATER = {
     "Any",
-    "Any | str | os.PathLike[str]",
+    "Any | AnyPath",
     "GeneSetsLike",
     "Mapping[str, str] | None",
     "MuData",
     "Sequence[int] | slice | None",
     "dict[str, Any] | None",
     "str | Mapping[str, str] | None",
-    "str | Path | Self",
+    "AnyPath | Self",
 }
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 

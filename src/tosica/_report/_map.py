@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
 
-    from tosica._arrays import FloatArray, IntArray
+    from tosica._types import FloatArray, IntArray
     from tosica.tl._evidence import Cells
 
 # Every label keeps at least this many cells on the map.

@@ -36,14 +36,11 @@ from tosica.tl._doubts import as_table, judge_labels
 from tosica.tl._evidence import Cells, collect_evidence, read_contributions
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable
     from typing import Any
 
-    from mudata import MuData
-
-    from tosica._arrays import FloatArray
     from tosica._report._map import Positions
+    from tosica._types import AnnOrMuData, AnyPath, FloatArray
     from tosica.tl._evidence import Evidence
 
 _SUFFIXES = (".html", ".htm")
@@ -56,8 +53,8 @@ SAMPLED_FROM = "sampled_from"
     seed=Integer(least=0),
 )
 def report(
-    adata: AnnData | MuData,
-    path: str | os.PathLike[str],
+    adata: AnnOrMuData,
+    path: AnyPath,
     *,
     labels_key: str | None = None,
     sample_key: str | None = None,

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
     from anndata import AnnData
-    from mudata import MuData
 
+    from tosica._types import AnnOrMuData
     from tosica.cli._session import Session
     from tosica.model import TOSICA
 
@@ -324,7 +324,7 @@ class _Annotation:
         self.key = options["key_added"]
         self.matrix = {"layer": options["layer"], "use_raw": options["use_raw"]}
         # The annotated cells, if all of them are in memory.
-        self.adata: AnnData | MuData | None = None
+        self.adata: AnnOrMuData | None = None
 
     def check_output(self, output: Path | None) -> None:
         """Refuse a copy of a container that the query is not, or that would lack cells."""
@@ -455,7 +455,7 @@ class _Annotation:
             return read_modalities(self.query)
         return read_cells(self.query, **_named(self.selection, self.group))
 
-    def _write(self, adata: AnnData | MuData, output: Path) -> None:
+    def _write(self, adata: AnnOrMuData, output: Path) -> None:
         from anndata import AnnData
 
         from tosica.cli._files import write_cells
@@ -465,7 +465,7 @@ class _Annotation:
         else:
             write_modalities(adata, output)
 
-    def _add_neighbors(self, adata: AnnData | MuData) -> None:
+    def _add_neighbors(self, adata: AnnOrMuData) -> None:
         """Make the graph of neighbours that cells are clustered by, of what the model attends to."""
         import scanpy as sc
         from anndata import AnnData

@@ -20,9 +20,7 @@ from tosica.cli._session import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from anndata import AnnData
-    from mudata import MuData
-
+    from tosica._types import AnnOrMuData
     from tosica.cli._session import Session
     from tosica.model import TOSICA
 
@@ -32,7 +30,7 @@ key_option = default_option(
 
 
 def explain(
-    adata: AnnData | MuData,
+    adata: AnnOrMuData,
     model: TOSICA,
     key: str,
     *,
@@ -57,7 +55,7 @@ def explain(
 
 def _read_annotated(
     path: str, key: str, selection: dict[str, Any], *, backed: bool = False
-) -> AnnData | MuData:
+) -> AnnOrMuData:
     """Read the annotated cells of a file; of a container, those that were annotated."""
     from tosica.cli._files import read_cells
     from tosica.cli._modalities import is_annotated_as_a_whole, read_modalities

@@ -23,8 +23,7 @@ from tosica._validate import ANNDATA
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mudata import MuData
-
+    from tosica._types import AnnOrMuData
     from tosica.data._normalize import Block, Normalization
 
 # Cells that are read at a time: enough for reads from disk to be fast, few enough for memory.
@@ -57,7 +56,7 @@ class ExpressionSource:
         If both ``layer`` and ``use_raw`` are given, or ``use_raw`` for a MuData.
     """
 
-    data: AnnData | MuData
+    data: AnnOrMuData
     layer: str | Mapping[str, str] | None = None
     use_raw: bool = False
 

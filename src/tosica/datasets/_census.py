@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
 
-    from tosica._arrays import IntArray
+    from tosica._types import IntArray
 
 # Changes when the files in the cache do.
 _FORMAT = 1

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-    from tosica._arrays import BoolArray, IntArray
+    from tosica._types import BoolArray, IntArray
 
 # A folder or an address of a census in the same layout, in the place of the public one.
 VARIABLE = "TOSICA_CENSUS"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from tosica._arrays import BoolArray, IntArray
+    from tosica._types import BoolArray, IntArray
 
 # Rows of the census's matrix that are stored together, and so are downloaded together.
 ROWS_PER_TILE = 2048

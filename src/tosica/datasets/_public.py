@@ -23,6 +23,8 @@ from tosica.io._rds import RObject, parse_rda
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tosica._types import AnnOrMuData
+
 _FOLDER_VARIABLE = "TOSICA_DATA"
 # Genes of the CITE-seq cells that fewer cells express are left out.
 _MIN_CELLS = 3
@@ -276,7 +278,7 @@ class Published(NamedTuple):
     url: str
     known_hash: str
     name: str
-    convert: Callable[[RObject], AnnData | MuData]
+    convert: Callable[[RObject], AnnOrMuData]
     columns: list[str]
 
 
@@ -319,7 +321,7 @@ PUBLISHED = {
 # --------------------------------------------------------------------------- folders
 
 
-def _load(name: str) -> AnnData | MuData:
+def _load(name: str) -> AnnOrMuData:
     """Read a data set from the folder in ``TOSICA_DATA`` or from the cache."""
     published = PUBLISHED[name]
     folder = os.environ.get(_FOLDER_VARIABLE)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
 
-    from tosica._arrays import FloatArray, ObjectArray
+    from tosica._types import FloatArray, ObjectArray
 
 LABELS_KEY = "cell_type"
 BATCH_KEY = "batch"

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from mudata import MuData
-
+    from tosica._types import AnnOrMuData
     from tosica.model import TOSICA
 
 # Names of the record arrays, which are scanpy's, and of the columns of the tidy table.
@@ -36,7 +35,7 @@ _RANKING_COLUMNS = {
 
 
 @validate_params()
-def contributions(adata: AnnData | MuData, *, key: str = ATTRIBUTION) -> AnnData:
+def contributions(adata: AnnOrMuData, *, key: str = ATTRIBUTION) -> AnnData:
     """Get what each gene set adds in each cell as an AnnData of cells × gene sets, for scanpy.
 
     Parameters
@@ -100,7 +99,7 @@ def contributions(adata: AnnData | MuData, *, key: str = ATTRIBUTION) -> AnnData
 
 @validate_params()
 def genes_df(
-    adata: AnnData | MuData,
+    adata: AnnOrMuData,
     group: str | Iterable[str] | None = None,
     *,
     n_genes: int | None = None,
@@ -164,7 +163,7 @@ def genes_df(
 
 @validate_params()
 def gene_sets_df(
-    adata: AnnData | MuData,
+    adata: AnnOrMuData,
     group: str | Iterable[str] | None = None,
     *,
     similar: bool = False,
@@ -252,7 +251,7 @@ def gene_sets_df(
 
 @validate_params()
 def explain(
-    adata: AnnData | MuData, *, n_genes: int = 5, key: str = ATTRIBUTION
+    adata: AnnOrMuData, *, n_genes: int = 5, key: str = ATTRIBUTION
 ) -> pd.DataFrame:
     """Get what tells each label, in a line for each.
 

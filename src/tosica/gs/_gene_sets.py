@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import scipy.sparse as sp
 
-    from tosica._arrays import Float32Array, IntArray, ObjectArray
+    from tosica._types import Float32Array, IntArray, ObjectArray
 
 
 @dataclass(frozen=True, eq=False)

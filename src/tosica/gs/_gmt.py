@@ -9,6 +9,7 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tosica._files import replace_file
 from tosica._settings import warn_user
@@ -17,13 +18,16 @@ from tosica._validate import InstanceOf, validate_params
 from tosica.gs._gene_table import ORGANISMS, gene_table
 from tosica.gs._spelling import ENSEMBL
 
+if TYPE_CHECKING:
+    from tosica._types import AnyPath
+
 # Placeholder in the files of the Broad Institute.
 _NO_DESCRIPTION = "na"
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
 @validate_params()
-def read_gmt(path: str | os.PathLike[str]) -> dict[str, list[str]]:
+def read_gmt(path: AnyPath) -> dict[str, list[str]]:
     r"""Read gene sets from a GMT file.
 
     Each line is a gene set, with fields separated by tabs: name, description, genes. The
@@ -171,7 +175,7 @@ def _are_most(subset: set[str], names: set[str]) -> bool:
 )
 def write_gmt(
     gene_sets: Mapping[str, Iterable[str]],
-    path: str | os.PathLike[str],
+    path: AnyPath,
     *,
     descriptions: Mapping[str, str] | None = None,
 ) -> None:

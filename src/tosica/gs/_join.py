@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from tosica._types import AnyPath
 from tosica._validate import FilePath, InstanceOf, validate_params
 from tosica.gs._collections import Collection, find_collection, is_collection
 from tosica.gs._gene_sets import as_gene_list
 from tosica.gs._gmt import is_gmt_path, read_gmt
 
-_GeneSets: TypeAlias = str | os.PathLike[str] | Mapping[str, Iterable[str]]
+_GeneSets: TypeAlias = AnyPath | Mapping[str, Iterable[str]]
 
 
 class Source(NamedTuple):
@@ -48,7 +49,7 @@ class JoinedGeneSets(dict[str, list[str]]):
 
 
 def read_source(
-    gene_sets: str | os.PathLike[str],
+    gene_sets: AnyPath,
 ) -> tuple[Source, Mapping[str, list[str]]]:
     """Read a named collection or a GMT file.
 
@@ -70,7 +71,7 @@ def read_source(
     )
 )
 def join(
-    collections: Mapping[str, _GeneSets] | Iterable[str | os.PathLike[str]],
+    collections: Mapping[str, _GeneSets] | Iterable[AnyPath],
 ) -> dict[str, list[str]]:
     """Combine several collections of gene sets, with a prefix before the name of each set.
 
@@ -110,7 +111,7 @@ def join(
 
 
 def join_sources(
-    collections: Mapping[str, _GeneSets] | Iterable[str | os.PathLike[str]],
+    collections: Mapping[str, _GeneSets] | Iterable[AnyPath],
 ) -> JoinedGeneSets:
     """Join gene sets as :func:`join` does, and return the source of each set, too."""
     if isinstance(collections, Mapping):
@@ -145,7 +146,7 @@ def _add(joined: JoinedGeneSets, prefix: str, gene_sets: _GeneSets) -> None:
         joined.source_of[joined_name] = origin._replace(prefix=prefix + origin.prefix)
 
 
-def _prefix_of(source: str | os.PathLike[str]) -> str:
+def _prefix_of(source: AnyPath) -> str:
     """Name of a collection, or of a file without its ending."""
     FilePath().check("A collection in a list", source)
     if isinstance(source, str) and not is_gmt_path(source):

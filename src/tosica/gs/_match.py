@@ -28,7 +28,7 @@ from tosica.gs._spelling import ALIAS, COMPOSITE, NUMBERED
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tosica._arrays import IntArray
+    from tosica._types import IntArray
     from tosica.gs._gene_list import Resolved
 
 # Another column is tried if the index matches a smaller share of all possible genes.

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 if TYPE_CHECKING:
-    from tosica._arrays import BoolArray, IntArray, ObjectArray
+    from tosica._types import BoolArray, IntArray, ObjectArray
 
 _SEPARATOR = re.compile("[^A-Za-z0-9]")
 

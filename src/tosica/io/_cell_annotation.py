@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
 
-    from tosica._arrays import BoolArray
+    from tosica._types import AnyPath, BoolArray
 
 # Version of the schema that this module was written for.
 SCHEMA = "1.1.0"
@@ -37,7 +37,7 @@ _DOI = "10.1038/s41467-023-35923-4"
 @validate_params(n_genes=Integer(least=1))
 def write_cas(
     adata: AnnData,
-    path: str | Path,
+    path: AnyPath,
     *,
     title: str,
     author: str,

@@ -19,6 +19,8 @@ from tosica.io._tables import NAMES, raw_genes
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tosica._types import AnyPath
+
 # What an AnnData has besides matrices, which may be large.
 ANNOTATIONS = ("obs", "var", "uns", "obsm", "varm")
 
@@ -47,7 +49,7 @@ def open_group(path: str, group: str = "") -> Any:
     return root[group] if group else root
 
 
-def import_zarr(path: str | Path) -> Any:
+def import_zarr(path: AnyPath) -> Any:
     """Import Zarr, which is not installed with every tosica."""
     try:
         import zarr

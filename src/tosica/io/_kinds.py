@@ -19,6 +19,8 @@ from tosica.io._errors import ReadError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tosica._types import AnyPath
+
 KNOWN = (
     ".h5ad, .h5mu, .zarr, .loom, .h5 of 10x Genomics, .rds, .h5Seurat, or a folder with "
     "matrix.mtx or filtered_feature_bc_matrix.h5"
@@ -64,7 +66,7 @@ class _NotReadableError(Exception):
     """A description of a file or folder that no reader takes."""
 
 
-def kind_of(path: str | Path) -> str:
+def kind_of(path: AnyPath) -> str:
     """Tell the kind of a file or folder.
 
     Returns

@@ -12,7 +12,7 @@ from tosica.data import TARGET_SUM
 from tosica.io._errors import ReadError
 
 if TYPE_CHECKING:
-    from tosica._arrays import FloatArray
+    from tosica._types import FloatArray
 
 # The logarithm of a count: the largest one that R can hold is below it.
 _LARGEST_LOG = 50.0

@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
 
+    from tosica._types import AnyPath
+
 
 @validate_params()
 def read_seurat(
-    path: str | Path,
+    path: AnyPath,
     *,
     assay: str | None = None,
     logicals: Collection[str] = (),
@@ -231,7 +233,7 @@ _COLUMNS = (
 
 
 @validate_params(adata=CellData(mudata=True))
-def to_seurat(adata: AnnData, folder: str | Path, *, key: str = "tosica") -> None:
+def to_seurat(adata: AnnData, folder: AnyPath, *, key: str = "tosica") -> None:
     """Write an annotation as CSV files, with an R script that adds it to a Seurat object.
 
     In R: ``source("folder/add_to_seurat.R"); object <- add_tosica(object, "folder")``.

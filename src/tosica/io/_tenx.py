@@ -24,6 +24,8 @@ from tosica.io._kinds import kind_of, matrices_in, open_text
 if TYPE_CHECKING:
     from anndata import AnnData
 
+    from tosica._types import AnyPath
+
 # Feature type of genes.
 _GENES = "Gene Expression"
 # Axis that a table lists, by a word in its name; the first match counts. The last three are
@@ -45,7 +47,7 @@ _GENOME = re.compile(r"(.+?)_+(?=ENS)")
 
 
 @validate_params()
-def read_10x(path: str | Path, *, genome: str | None = None) -> AnnData:
+def read_10x(path: AnyPath, *, genome: str | None = None) -> AnnData:
     r"""Read counts in the layouts of 10x Genomics and of tools that imitate it.
 
     The layout is told by what lies in a folder: ``matrix.mtx`` with ``genes.tsv`` or ``features.tsv`` of one to six
@@ -114,7 +116,7 @@ def read_10x(path: str | Path, *, genome: str | None = None) -> AnnData:
     return adata
 
 
-def _take_genes(adata: AnnData, genome: str | None, path: str | Path) -> AnnData:
+def _take_genes(adata: AnnData, genome: str | None, path: AnyPath) -> AnnData:
     """Leave out features that are no genes, and genes of other genomes."""
     is_taken = np.ones(adata.n_vars, dtype=bool)
     types = adata.var.get("feature_types")
@@ -136,7 +138,7 @@ def _take_genes(adata: AnnData, genome: str | None, path: str | Path) -> AnnData
     return adata if is_taken.all() else adata[:, is_taken].copy()
 
 
-def _check_genome(genomes: list[str], genome: str | None, path: str | Path) -> None:
+def _check_genome(genomes: list[str], genome: str | None, path: AnyPath) -> None:
     """Raise if the genome does not exist, or if there are several to choose from."""
     if genome is None and len(genomes) > 1:
         raise ReadError(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tosica._arrays import BoolArray, FloatArray, IntArray
+    from tosica._types import BoolArray, FloatArray, IntArray
     from tosica.data import CellMatrix, JointMatrix, ModalitySlice
 
 # More cells hardly change the regression or the principal components; with more cells,

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.stats import norm
 
 if TYPE_CHECKING:
-    from tosica._arrays import FloatArray, IntArray
+    from tosica._types import FloatArray, IntArray
 
 # A medium effect is a correlation of 0.3 (Cohen, Statistical Power Analysis, 1988).
 _MEDIUM_EFFECT = 0.3

@@ -20,7 +20,7 @@ from tosica.linear._logistic import RegressionConfig, fit_regressions
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
-    from tosica._arrays import BoolArray, FloatArray, IntArray
+    from tosica._types import BoolArray, FloatArray, IntArray
 
 
 # Least share of flagged cells among all cells, and among misclassified ones.

@@ -12,7 +12,7 @@ from tosica.linear._reference_statistics import TINY, ReferenceStatistics
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tosica._arrays import Float32Array, FloatArray, IntArray
+    from tosica._types import Float32Array, FloatArray, IntArray
 
 # Fewest labels whose differences are compared: two have only one.
 _MIN_LABELS = 3

@@ -18,7 +18,7 @@ from tosica._parallel import thread_map
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tosica._arrays import BoolArray, Float32Array, FloatArray, IntArray
+    from tosica._types import BoolArray, Float32Array, FloatArray, IntArray
     from tosica.data import ModalitySlice
 
 

@@ -14,7 +14,7 @@ from tosica.linear._novelty import MIN_CELLS
 from tosica.linear._reference_statistics import TINY
 
 if TYPE_CHECKING:
-    from tosica._arrays import BoolArray, FloatArray, IntArray
+    from tosica._types import BoolArray, FloatArray, IntArray
     from tosica.linear._reference_statistics import ReferenceStatistics
 
 # Components of the query in which its cells are neighbors, and cells that each needs.

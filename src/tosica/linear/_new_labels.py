@@ -17,7 +17,7 @@ from tosica.linear._reference_statistics import TINY, distances_over_genes, gene
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tosica._arrays import BoolArray, FloatArray, IntArray
+    from tosica._types import BoolArray, FloatArray, IntArray
     from tosica.linear._reference_statistics import ReferenceStatistics
 
 

@@ -12,7 +12,7 @@ from tosica.linear._reference_statistics import gene_weights
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
-    from tosica._arrays import BoolArray, FloatArray, IntArray
+    from tosica._types import BoolArray, FloatArray, IntArray
     from tosica.linear._reference_statistics import ReferenceStatistics
 
 # Cells of a label that a query must have for the label to count in what the query shares.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
-    from tosica._arrays import BoolArray, Float32Array, FloatArray, IntArray
+    from tosica._types import BoolArray, Float32Array, FloatArray, IntArray
 
     Matrix: TypeAlias = FloatArray | sp.csr_matrix
 

@@ -17,7 +17,7 @@ from tosica.linear._new_labels import replay_cells
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tosica._arrays import BoolArray, Float32Array, FloatArray, IntArray
+    from tosica._types import BoolArray, Float32Array, FloatArray, IntArray
     from tosica.linear._reference_statistics import ReferenceStatistics
 
 # Least probability that a neighbor's label counts with: one cell that is sure of another label would

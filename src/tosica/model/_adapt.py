@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
 
-    from tosica._arrays import BoolArray, Float32Array, FloatArray, IntArray
+    from tosica._types import BoolArray, Float32Array, FloatArray, IntArray
     from tosica.linear import LinearClassifier
     from tosica.linear._self_training import SelfTrained
     from tosica.module import TOSICAModule

@@ -16,9 +16,9 @@ from tosica._validate import FilePath, validate_params
 from tosica.data import BLOCK
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterator
 
+    from tosica._types import AnyPath
     from tosica.data import Block
 
 
@@ -70,7 +70,7 @@ class AnnbatchReader:
     @validate_params()
     def __init__(
         self,
-        collection: Any | str | os.PathLike[str],
+        collection: Any | AnyPath,
         *,
         chunk_size: int = 256,
         preload_nchunks: int = 64,

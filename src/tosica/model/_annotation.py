@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import numpy as np
-    from mudata import MuData
 
+    from tosica._types import AnnOrMuData
     from tosica.model._annotation_result import Cutoff
 
 
@@ -51,7 +51,7 @@ class AnnotationMixin(InferenceMixin):
     )
     def annotate(
         self,
-        adata: AnnData | MuData | None = None,
+        adata: AnnOrMuData | None = None,
         *,
         layer: str | Mapping[str, str] | None = None,
         use_raw: bool = False,
@@ -65,7 +65,7 @@ class AnnotationMixin(InferenceMixin):
         key_added: str = "tosica",
         copy: bool = False,
         enable_progress_bar: bool = True,
-    ) -> AnnData | MuData | None:
+    ) -> AnnOrMuData | None:
         """Label the cells of a query, with calibrated probabilities and attention to gene sets.
 
         :func:`tosica.tl.attribute` explains the labels.
@@ -254,7 +254,7 @@ class AnnotationMixin(InferenceMixin):
     @validate_params()
     def predict(
         self,
-        adata: AnnData | MuData | None = None,
+        adata: AnnOrMuData | None = None,
         indices: Sequence[int] | slice | None = None,
         soft: bool = False,
         batch_size: int | None = None,
@@ -305,7 +305,7 @@ class AnnotationMixin(InferenceMixin):
     @validate_params(coverage=Fraction(zero=False, one=False))
     def predict_set(
         self,
-        adata: AnnData | MuData | None = None,
+        adata: AnnOrMuData | None = None,
         indices: Sequence[int] | slice | None = None,
         coverage: float = 0.95,
         batch_size: int | None = None,
@@ -420,7 +420,7 @@ class AnnotationMixin(InferenceMixin):
 
     def get_latent_representation(
         self,
-        adata: AnnData | MuData | None = None,
+        adata: AnnOrMuData | None = None,
         indices: Sequence[int] | slice | None = None,
         batch_size: int | None = None,
         *,
@@ -452,7 +452,7 @@ class AnnotationMixin(InferenceMixin):
     @validate_params()
     def get_attention(
         self,
-        adata: AnnData | MuData | None = None,
+        adata: AnnOrMuData | None = None,
         indices: Sequence[int] | slice | None = None,
         batch_size: int | None = None,
         *,

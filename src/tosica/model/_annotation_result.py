@@ -22,11 +22,9 @@ from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, term_name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from anndata import AnnData
-    from mudata import MuData
     from numpy.typing import NDArray
 
-    from tosica._arrays import BoolArray, Float32Array, IntArray
+    from tosica._types import AnnOrMuData, BoolArray, Float32Array, IntArray
     from tosica.model._levels import LabelLevel
 
 Cutoff: TypeAlias = float | Literal["auto"]
@@ -209,7 +207,7 @@ class AnnotationResult:
     @validate_params(cutoff=CUTOFF, key_added=FileKey())
     def to_adata(
         self,
-        adata: AnnData | MuData,
+        adata: AnnOrMuData,
         *,
         cutoff: Cutoff = DEFAULT_CUTOFF,
         probabilities: bool = False,

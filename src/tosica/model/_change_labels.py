@@ -29,11 +29,10 @@ from tosica.onto._ontology import label_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
     from anndata import AnnData
-    from mudata import MuData
 
+    from tosica._types import AnnOrMuData, AnyPath
     from tosica.model._query_loader import Minibatch
 
 # Calibrated logit of a new label before it is fitted: no cell gets it.
@@ -53,7 +52,7 @@ class ChangeLabelsMixin(SetupMixin):
     @validate_params()
     def recalibrate(
         self,
-        adata: AnnData | MuData,
+        adata: AnnOrMuData,
         labels_key: str,
         *,
         layer: str | Mapping[str, str] | None = None,
@@ -171,7 +170,7 @@ class ChangeLabelsMixin(SetupMixin):
     def load_query_data(
         cls,
         adata: AnnData,
-        reference_model: str | Path | Self,
+        reference_model: AnyPath | Self,
         labels_key: str | None = None,
         unlabeled_category: str | None = None,
         *,

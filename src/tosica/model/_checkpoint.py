@@ -19,6 +19,7 @@ from tosica.model._save_load import to_plain
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
 
+    from tosica._types import AnyPath
     from tosica.model._state import TrainingState
 
 CHECKPOINT_FILE = "training.pt"
@@ -89,7 +90,7 @@ class SafeCheckpointIO(TorchCheckpointIO):
         return dict(torch.load(path, map_location="cpu", weights_only=True))
 
 
-def find_checkpoint(path: str | Path) -> Path:
+def find_checkpoint(path: AnyPath) -> Path:
     """Find the checkpoint that ``resume`` names: a file, or the one in a folder."""
     path = Path(path)
     return path / CHECKPOINT_FILE if path.is_dir() else path

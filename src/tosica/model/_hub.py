@@ -17,8 +17,7 @@ from tosica.model._save_load import MODEL_FILE, SaveLoadMixin
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from anndata import AnnData
-    from mudata import MuData
+    from tosica._types import AnnOrMuData, AnyPath
 
 CARD_FILE = "README.md"
 
@@ -33,10 +32,10 @@ class HubMixin(AnnotationMixin, SaveLoadMixin):
         repo_id: str,
         *,
         revision: str | None = None,
-        adata: AnnData | MuData | None = None,
+        adata: AnnOrMuData | None = None,
         accelerator: str = "auto",
         device: int | str = "auto",
-        cache_dir: str | Path | None = None,
+        cache_dir: AnyPath | None = None,
         token: str | None = None,
     ) -> Self:
         """Load a model from the Hugging Face Hub; nothing that was downloaded is executed.

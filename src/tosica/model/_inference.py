@@ -55,11 +55,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from anndata import AnnData
-    from mudata import MuData
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from tosica._arrays import Float32Array, FloatArray, IntArray
+    from tosica._types import AnnOrMuData, Float32Array, FloatArray, IntArray
     from tosica.linear import ReferenceStatistics
     from tosica.model._query_loader import Minibatch
 
@@ -133,7 +132,7 @@ class InferenceMixin(SetupMixin):
     )
     def infer(
         self,
-        adata: AnnData | MuData | None = None,
+        adata: AnnOrMuData | None = None,
         outputs: Iterable[str] = ("probabilities", "attention", "novelty"),
         indices: Sequence[int] | slice | None = None,
         *,
@@ -467,7 +466,7 @@ class InferenceMixin(SetupMixin):
     @validate_params(layer=LAYER)
     def iter_batches(
         self,
-        adata: AnnData | MuData | None = None,
+        adata: AnnOrMuData | None = None,
         *,
         layer: str | Mapping[str, str] | None = None,
         use_raw: bool = False,
@@ -530,7 +529,7 @@ class InferenceMixin(SetupMixin):
 
     def _source(
         self,
-        adata: AnnData | MuData | None,
+        adata: AnnOrMuData | None,
         indices: Sequence[int] | slice | None = None,
         layer: str | Mapping[str, str] | None = None,
         use_raw: bool = False,

@@ -16,7 +16,7 @@ from tosica.model._linear_fit import token_genes
 from tosica.model._plan import TrainingPlanConfig
 
 if TYPE_CHECKING:
-    from tosica._arrays import FloatArray
+    from tosica._types import FloatArray
     from tosica.model._state import TrainingState
 
 # Draws of cells for each root of the number of training cells, as measured on made-up cells.

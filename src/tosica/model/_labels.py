@@ -15,7 +15,7 @@ from tosica.model._levels import LabelLevel, extend_levels
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tosica._arrays import IntArray
+    from tosica._types import IntArray
 
 
 @dataclass(frozen=True)

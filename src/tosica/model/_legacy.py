@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from tosica._arrays import BoolArray
+    from tosica._types import AnyPath, BoolArray
     from tosica.model._setup import SetupMixin
 
 ModelT = TypeVar("ModelT", bound="SetupMixin")
@@ -73,7 +73,7 @@ class Project(NamedTuple):
 
 def load_legacy(
     cls: type[ModelT],
-    project_dir: str | Path,
+    project_dir: AnyPath,
     var_names: Iterable[str] | None,
     *,
     n_heads: int,

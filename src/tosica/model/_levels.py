@@ -14,7 +14,7 @@ from tosica._text import argument
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from tosica._arrays import BoolArray, Float32Array, FloatArray, IntArray
+    from tosica._types import BoolArray, Float32Array, FloatArray, IntArray
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,7 @@ from tosica.module import REGISTRY_KEYS, TokenLayout
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from anndata import AnnData
-
+    from tosica._types import AnnOrMuData
     from tosica.data import Normalization
 
 
@@ -70,7 +69,7 @@ class Modality:
         """Normalization of the reference's matrix; ``None`` if it is normalized."""
         return self.kind.normalization(self.scale)
 
-    def check_genes(self, data: AnnData | MuData) -> None:
+    def check_genes(self, data: AnnOrMuData) -> None:
         """Refuse a reference whose genes have changed since it was set up."""
         names = (data if self.name is None else data[self.name]).var_names.astype(str)
         if not names.equals(self.genes):
@@ -130,7 +129,7 @@ class Modality:
         return [f"{prefix}{name}" for name in names]
 
 
-def place_of(name: str | None, data: AnnData | MuData | None = None) -> str:
+def place_of(name: str | None, data: AnnOrMuData | None = None) -> str:
     """Name an AnnData, a MuData or a modality in messages."""
     if name is not None:
         return f"mdata[{name!r}]"
@@ -167,7 +166,7 @@ def read_modalities(registry: dict[str, Any]) -> list[Modality]:
 
 
 def open_matrix(
-    data: AnnData | MuData, modalities: list[Modality]
+    data: AnnOrMuData, modalities: list[Modality]
 ) -> CellMatrix | JointMatrix:
     """Open the normalized expression of a reference, of several modalities side by side."""
     if modalities[0].name is None:

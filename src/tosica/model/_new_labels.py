@@ -25,7 +25,7 @@ from tosica.model._query_loader import QueryLoader, read_all
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
-    from tosica._arrays import Float32Array, FloatArray, IntArray
+    from tosica._types import Float32Array, FloatArray, IntArray
     from tosica.model._setup import SetupMixin
     from tosica.module import TOSICAModule
     from tosica.module._module import LinearBranch

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from tqdm import tqdm
 
-    from tosica._arrays import BoolArray
+    from tosica._types import BoolArray
     from tosica.data import ExpressionSource
     from tosica.linear import ReferenceStatistics
     from tosica.model._modalities import Modality

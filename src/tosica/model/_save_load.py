@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from anndata import AnnData
-    from mudata import MuData
+
+    from tosica._types import AnnOrMuData, AnyPath
 
 
 MODEL_FILE = "model.pt"
@@ -38,7 +39,7 @@ class SaveLoadMixin(SetupMixin):
     @validate_params()
     def save(
         self,
-        dir_path: str | Path,
+        dir_path: AnyPath,
         prefix: str | None = None,
         overwrite: bool = False,
         save_anndata: bool = False,
@@ -141,8 +142,8 @@ class SaveLoadMixin(SetupMixin):
     @validate_params(accelerator=ACCELERATOR, device=DEVICE)
     def load(
         cls,
-        dir_path: str | Path,
-        adata: AnnData | MuData | None = None,
+        dir_path: AnyPath,
+        adata: AnnOrMuData | None = None,
         accelerator: str = "auto",
         device: int | str = "auto",
         prefix: str | None = None,
@@ -227,7 +228,7 @@ class SaveLoadMixin(SetupMixin):
     )
     def load_legacy(
         cls,
-        project_dir: str | Path,
+        project_dir: AnyPath,
         var_names: Sequence[str] | None = None,
         *,
         n_heads: int = 4,
@@ -328,9 +329,7 @@ class SaveLoadMixin(SetupMixin):
 
     @staticmethod
     @validate_params()
-    def load_registry(
-        dir_path: str | Path, prefix: str | None = None
-    ) -> dict[str, Any]:
+    def load_registry(dir_path: AnyPath, prefix: str | None = None) -> dict[str, Any]:
         """Read what :meth:`setup_anndata` registered for a saved model, as safely as :meth:`load`.
 
         Parameters
@@ -353,7 +352,7 @@ class SaveLoadMixin(SetupMixin):
 
     @staticmethod
     @validate_params()
-    def view_setup_args(dir_path: str | Path, prefix: str | None = None) -> None:
+    def view_setup_args(dir_path: AnyPath, prefix: str | None = None) -> None:
         """Print the arguments that :meth:`setup_anndata` was called with for a saved model.
 
         Parameters

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from mudata import MuData
     from scvi.data.fields import BaseAnnDataField
 
+    from tosica._types import AnnOrMuData
     from tosica.linear import ReferenceStatistics
     from tosica.model._modalities import Modality
     from tosica.model._training_result import TrainingResult
@@ -328,7 +329,7 @@ class SetupMixin(BaseModelClass):
     @classmethod
     def _register(
         cls,
-        data: AnnData | MuData,
+        data: AnnOrMuData,
         method_args: dict[str, Any],
         roles: Mapping[str, str | None],
         layers: Mapping[Any, str | None],
@@ -395,7 +396,7 @@ class SetupMixin(BaseModelClass):
         return manager
 
     @classmethod
-    def _check_set_up(cls, adata: AnnData | MuData) -> None:
+    def _check_set_up(cls, adata: AnnOrMuData) -> None:
         """Refuse data that were not set up as a reference, or a copy or part of such data."""
         manager = cls._setup_adata_manager_store.get(adata.uns.get(_SCVI_UUID_KEY))
         if manager is None or manager.adata is not adata:
@@ -409,9 +410,7 @@ class SetupMixin(BaseModelClass):
             )
 
     @classmethod
-    def _setup_from_registry(
-        cls, adata: AnnData | MuData, registry: dict[str, Any]
-    ) -> None:
+    def _setup_from_registry(cls, adata: AnnOrMuData, registry: dict[str, Any]) -> None:
         """Set up a reference for a model that exists, with the arguments of the model's registry.
 
         The reference may have batches that the registry lacks: no weight of the model belongs to
@@ -460,7 +459,7 @@ class SetupMixin(BaseModelClass):
     def label_parents_(self, parents: Mapping[str, str]) -> None:
         self._parent_of_label = check_parents(parents, self.labels)
 
-    def _read_terms(self, adata: AnnData | MuData) -> None:
+    def _read_terms(self, adata: AnnOrMuData) -> None:
         """Take the terms of the labels from the reference, if it has any."""
         obs = _obs_of(adata, self._modality_of(REGISTRY_KEYS.LABELS_KEY))
         self._term_of_label = read_terms(obs, self._labels_key, self.labels)
@@ -617,7 +616,7 @@ def _one_or_several(labels_key: str | Sequence[str]) -> str | list[str]:
 
 
 def _wrap(
-    field_cls: type[BaseAnnDataField], data: AnnData | MuData, name: str | None
+    field_cls: type[BaseAnnDataField], data: AnnOrMuData, name: str | None
 ) -> Callable[..., BaseAnnDataField]:
     """Get the class of a field for an AnnData, or for one modality of a MuData."""
     if isinstance(data, AnnData):
@@ -626,7 +625,7 @@ def _wrap(
 
 
 def _fields_of_modality(
-    data: AnnData | MuData,
+    data: AnnOrMuData,
     role: str,
     name: str | None,
     layer: str | None,
@@ -647,7 +646,7 @@ def _fields_of_modality(
 
 
 def _batch_field(
-    data: AnnData | MuData, batch_key: str | None, roles: Mapping[str, str | None]
+    data: AnnOrMuData, batch_key: str | None, roles: Mapping[str, str | None]
 ) -> BaseAnnDataField:
     """Make the field of the batches; refuse cells without one."""
     modality = None
@@ -662,14 +661,14 @@ def _batch_field(
     )
 
 
-def _obs_of(data: AnnData | MuData, name: str | None) -> pd.DataFrame:
+def _obs_of(data: AnnOrMuData, name: str | None) -> pd.DataFrame:
     """Get the ``obs`` of the whole or of a modality."""
     obs: pd.DataFrame = data.obs if name is None else data[name].obs
     return obs
 
 
 def _find_column(
-    data: AnnData | MuData, key: str, parameter: str, names: Iterable[str | None]
+    data: AnnOrMuData, key: str, parameter: str, names: Iterable[str | None]
 ) -> str | None:
     """Find the modality whose ``obs`` has a column; ``None`` if the ``obs`` of the whole has it."""
     if key in data.obs:

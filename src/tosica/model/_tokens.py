@@ -17,7 +17,7 @@ from tosica.module import REGISTRY_KEYS
 from tosica.pp._modules import coexpression_sets
 
 if TYPE_CHECKING:
-    from tosica._arrays import FloatArray, IntArray, ObjectArray
+    from tosica._types import FloatArray, IntArray, ObjectArray
     from tosica.model._modalities import Modality
     from tosica.model._setup import SetupMixin
 

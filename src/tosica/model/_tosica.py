@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from anndata import AnnData
-    from mudata import MuData
 
+    from tosica._types import AnnOrMuData
     from tosica.pp._read_gene_sets import GeneSetsLike
 
 
@@ -106,7 +106,7 @@ class TOSICA(TrainingMixin, AdaptMixin, ChangeLabelsMixin, HubMixin):
     )
     def __init__(
         self,
-        adata: AnnData | MuData | None = None,
+        adata: AnnOrMuData | None = None,
         registry: dict[str, Any] | None = None,
         *,
         embed_dim: int = 48,

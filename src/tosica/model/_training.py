@@ -25,6 +25,7 @@ from tosica.model._state import TrainableModel, TrainingSettings, TrainingState
 from tosica.model._trainer import TRAINER_ARGUMENTS, pop_progress_args
 
 if TYPE_CHECKING:
+    from tosica._types import AnyPath
     from tosica.model._state import Phase
 
 
@@ -59,8 +60,8 @@ class TrainingMixin(TrainableModel):
         check_labels: bool = True,
         plan_kwargs: dict[str, Any] | None = None,
         datamodule: AnnbatchReader | None = None,
-        checkpoint_dir: str | Path | None = None,
-        resume: str | Path | None = None,
+        checkpoint_dir: AnyPath | None = None,
+        resume: AnyPath | None = None,
         **trainer_kwargs: Any,
     ) -> None:
         """Train on the reference.

@@ -13,7 +13,7 @@ from tosica.onto._ontology import NO_TERM, match_label, read_ontology
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tosica._arrays import BoolArray, Float32Array, FloatArray, IntArray
+    from tosica._types import BoolArray, Float32Array, FloatArray, IntArray
 
 
 class Cover(NamedTuple):

@@ -25,8 +25,7 @@ from tosica._validate import FileKey, validate_params
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from anndata import AnnData
-    from mudata import MuData
+    from tosica._types import AnnOrMuData
 
 # Value of the schema of CELLxGENE where there is no term.
 NO_TERM = "unknown"
@@ -467,7 +466,7 @@ def _words(key: str) -> frozenset[str]:
 
 @validate_params(key_added=FileKey(optional=True))
 def map_labels(
-    adata: AnnData | MuData,
+    adata: AnnOrMuData,
     key: str,
     *,
     mapping: Mapping[str, str] | None = None,

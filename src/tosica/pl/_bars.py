@@ -35,9 +35,8 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from mudata import MuData
 
-    from tosica._arrays import BoolArray
+    from tosica._types import AnnOrMuData, BoolArray
 
 # Characters in a line of an axis label, which fit a column of a page.
 _LABEL_LENGTH = 36
@@ -52,12 +51,11 @@ _LABELS = {
 
 @plot_function(n_genes=Integer())
 def top_genes(
-    adata: AnnData | MuData,
+    adata: AnnOrMuData,
     groups: str | Iterable[str] | None = None,
     *,
     n_genes: int = 10,
     n_columns: int | None = None,
-    max_name_length: int = 50,
     key: str = ATTRIBUTION,
     **figure: Unpack[FigureOptions],
 ) -> Figure | list[Axes] | Axes | None:
@@ -75,7 +73,6 @@ def top_genes(
         Genes for each group, as in :func:`tosica.get.genes_df`.
     n_columns
         Panels side by side; by default as many as fit.
-    {max_name_length}
     {key}
     ax
         Axes to draw a single group into, instead of a new figure.
@@ -115,7 +112,6 @@ def top_genes(
         value_label="contribution (logits)",
         pale_label="expressed below baseline",
         n_columns=n_columns,
-        max_name_length=max_name_length,
     )
 
 
@@ -127,7 +123,6 @@ def rank_gene_sets(
     n_gene_sets: int | None = None,
     values: Literal["effect_size", "logfoldchange", "score"] = "effect_size",
     n_columns: int | None = None,
-    max_name_length: int = 50,
     key: str = "rank_gene_sets",
     **figure: Unpack[FigureOptions],
 ) -> Figure | list[Axes] | Axes | None:
@@ -148,7 +143,6 @@ def rank_gene_sets(
         Column of :func:`tosica.get.rank_gene_sets_df` to draw, the longest bar first.
     n_columns
         Panels side by side; by default as many as fit.
-    {max_name_length}
     key
         ``key_added`` of :func:`tosica.tl.rank_gene_sets`.
     ax
@@ -196,7 +190,6 @@ def rank_gene_sets(
         value_label=_LABELS[values],
         pale_label=_name_insignificance(table),
         n_columns=n_columns,
-        max_name_length=max_name_length,
     )
 
 
@@ -221,13 +214,12 @@ def _draw_panels(
     value_label: str,
     pale_label: str,
     n_columns: int | None,
-    max_name_length: int,
 ) -> Figure | list[Axes] | Axes | None:
     """Draw ``value`` of each ``name``, for each group into axes of its own, or into the given ones.
 
     ``pale_label`` says what ``pale`` means.
     """
-    max_name_length = canvas.line_length(max_name_length)
+    max_name_length = canvas.line_length(50)
     rows_of_group = {
         str(group): rows for group, rows in table.groupby("group", observed=True)
     }
@@ -415,7 +407,6 @@ def composition(
     sample_key: str,
     *,
     groupby: str = "tosica_prediction",
-    max_name_length: int = 40,
     **figure: Unpack[FigureOptions],
 ) -> Figure | Axes | None:
     """Stacked bars of the labels of each sample: shares of its cells.
@@ -427,7 +418,6 @@ def composition(
         Column of ``adata.obs`` with the samples, such as donors.
     groupby
         Column of ``adata.obs`` with the labels.
-    {max_name_length}
     {figure}
 
     Returns
@@ -457,7 +447,7 @@ def composition(
     groups = read_groups(adata, groupby)
     samples = read_groups(adata, sample_key, name="sample_key")
     shares = pd.crosstab(samples, groups, normalize="index")
-    max_name_length = canvas.line_length(max_name_length)
+    max_name_length = canvas.line_length(40)
     names = wrap(list(shares.index), max_name_length)
     labels = [str(label) for label in shares]
     n_legend_columns = math.ceil(len(labels) / 12)

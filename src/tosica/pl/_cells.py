@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from mudata import MuData
 
-    from tosica._arrays import FloatArray
+    from tosica._types import AnnOrMuData, FloatArray
 
 # Groups with fewer cells have no distribution: each of their cells is a dot.
 _MIN_CELLS = 5
@@ -45,13 +44,12 @@ _MAX_LEGEND = 20
 
 @plot_function()
 def gene_set_violin(
-    adata: AnnData | MuData,
+    adata: AnnOrMuData,
     groupby: str,
     *,
     gene_sets: Sequence[str] | None = None,
     n_gene_sets: int | None = None,
     n_columns: int | None = None,
-    max_name_length: int = 36,
     key: str = ATTRIBUTION,
     **figure: Unpack[FigureOptions],
 ) -> Figure | list[Axes] | Axes | None:
@@ -76,7 +74,6 @@ def gene_set_violin(
         Number of gene sets for each group. ``None``: as many as make about 9 in all, at most 2.
     n_columns
         Panels side by side; by default at most 3.
-    {max_name_length}
     {key}
     ax
         Axes to draw a single gene set into, instead of a new figure.
@@ -122,7 +119,7 @@ def gene_set_violin(
         default_most=2,
     )
     canvas.only_one(len(chosen_sets), "gene set", "pass gene_sets=[...]")
-    max_name_length = canvas.line_length(max_name_length)
+    max_name_length = canvas.line_length(36)
     names = wrap(list(groups.categories), max_name_length)
     height = row_height(names, 0.24) * len(names)
     axes = canvas.panels(
@@ -191,13 +188,12 @@ def _draw_dots(ax: Axes, values: FloatArray, position: int, color: str) -> None:
     cmap=replace(COLOR_MAP, optional=True),
 )
 def umap(
-    adata: AnnData | MuData,
+    adata: AnnOrMuData,
     color: str | Sequence[str],
     *,
     basis: str = "umap",
     n_columns: int = 3,
     cmap: str | None = None,
-    max_name_length: int = 38,
     key: str = ATTRIBUTION,
     **kwargs: Any,
 ) -> Figure | list[Axes] | Axes | None:
@@ -219,7 +215,6 @@ def umap(
     cmap
         Colour map; by default ``"coolwarm"`` for gene sets, gray where they add nothing, and
         ``"viridis"`` for numeric columns.
-    {max_name_length}
     {key}
     ax
         Axes to draw a single panel into, instead of a new figure.
@@ -277,7 +272,7 @@ def umap(
             cells.obs[name] = cells.obs[name].astype("category")
             cells.uns[f"{name}_colors"] = list(group_colors(adata, name).values())
     axes = canvas.panels(len(columns), n_columns, (5.0, 3.6))
-    titles = wrap(columns, canvas.line_length(max_name_length))
+    titles = wrap(columns, canvas.line_length(38))
     for ax, name, title in zip(axes, columns, titles, strict=True):
         settings = _embedding_settings(cells, name, name in gene_sets, cmap) | kwargs
         sc.pl.embedding(
@@ -311,7 +306,7 @@ def _embedding_settings(
     return settings
 
 
-def _contributions(adata: AnnData | MuData, key: str) -> AnnData:
+def _contributions(adata: AnnOrMuData, key: str) -> AnnData:
     """Cells × gene sets of ``tl.attribute``; of sets with the same name, only the first is drawn."""
     read_attribution(adata, key)
     by_set = contributions(adata, key=key)
@@ -325,7 +320,6 @@ def novelty(
     *,
     key: str = "tosica",
     cutoff: float | None = None,
-    max_name_length: int = 40,
     **figure: Unpack[FigureOptions],
 ) -> Figure | Axes | None:
     """Box plots of the novelty of cells, one for each group, the highest median on top.
@@ -345,7 +339,6 @@ def novelty(
         ``key_added`` of ``model.annotate``.
     cutoff
         Novelty at which to draw a line.
-    {max_name_length}
     {figure}
 
     Returns
@@ -379,7 +372,7 @@ def novelty(
     values = read_numbers(adata, f"{key}_novelty")
     medians = pd.Series(values).groupby(pd.Series(groups), observed=True).median()
     order = [str(name) for name in medians.sort_values(ascending=False).index]
-    names = wrap(order, canvas.line_length(max_name_length))
+    names = wrap(order, canvas.line_length(40))
     height = row_height(names, 0.24) * len(order)
     ax = canvas.axes((7, height + 1))
     colors = group_colors(adata, groupby)

@@ -44,7 +44,6 @@ def confusion(
     normalize: bool = True,
     annotate: bool | None = None,
     cmap: str | Colormap = "mako_r",
-    max_name_length: int = 40,
     **figure: Unpack[FigureOptions],
 ) -> Figure | Axes | None:
     """Heatmap of known labels (rows) against predictions (columns).
@@ -67,7 +66,6 @@ def confusion(
         rows and 25 columns and the numbers fit.
     cmap
         Colour map. The default has steadily falling lightness, so it is readable in greyscale.
-    {max_name_length}
     {figure}
 
     Returns
@@ -107,7 +105,7 @@ def confusion(
     has_numbers = annotate
     if has_numbers is None:
         has_numbers = max(table.shape) <= _MAX_NUMBERS
-    max_name_length = canvas.line_length(max_name_length)
+    max_name_length = canvas.line_length(40)
     rows = wrap(list(table.index), max_name_length)
     columns = wrap(list(table.columns), max_name_length)
     cell = cell_size(rows, columns, _least_cell(table, has_numbers))

@@ -28,10 +28,9 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from mudata import MuData
     from numpy.typing import NDArray
 
-    from tosica._arrays import FloatArray, IntArray
+    from tosica._types import AnnOrMuData, FloatArray, IntArray
 
 
 @plot_function(n_bins=Integer())
@@ -146,7 +145,7 @@ _CHANGES = {"deletion": "-", "insertion": "--"}
 
 @plot_function()
 def faithfulness(
-    adata: AnnData | MuData,
+    adata: AnnOrMuData,
     *,
     key: str = "faithfulness",
     **figure: Unpack[FigureOptions],

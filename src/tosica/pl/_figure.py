@@ -16,11 +16,11 @@ from tosica._files import check_folder
 from tosica.pl._names import NAME_SIZE, SMALLEST_SIZE, inches_of
 
 if TYPE_CHECKING:
-    import os
-
     from matplotlib.axes import Axes
     from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
+
+    from tosica._types import AnyPath
 
 Drawn = TypeVar("Drawn")
 
@@ -44,7 +44,7 @@ class FigureOptions(TypedDict, total=False):
     ax: Axes | None
     figsize: tuple[float, float] | None
     show: bool | None
-    save: str | os.PathLike[str] | None
+    save: AnyPath | None
     dpi: int
     return_fig: bool
 
@@ -91,7 +91,7 @@ class Canvas:
     ax: Axes | None = None
     figsize: tuple[float, float] | None = None
     show: bool | None = None
-    save: str | os.PathLike[str] | None = None
+    save: AnyPath | None = None
     dpi: int = 300
     return_fig: bool = False
     figure: Figure = field(init=False)

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from mudata import MuData
 
-    from tosica._arrays import FloatArray
+    from tosica._types import AnnOrMuData, FloatArray
 
 
 # Stands between a label and its genes where no gene set has evidence.
@@ -37,12 +36,11 @@ _NO_SET = "no gene set has evidence"
 
 @plot_function()
 def flow(
-    adata: AnnData | MuData,
+    adata: AnnOrMuData,
     groups: str | Iterable[str] | None = None,
     *,
     n_gene_sets: int | None = None,
     n_genes: int | None = None,
-    max_name_length: int = 45,
     key: str = ATTRIBUTION,
     **figure: Unpack[FigureOptions],
 ) -> Figure | Axes | None:
@@ -63,7 +61,6 @@ def flow(
     n_gene_sets, n_genes
         Gene sets for each group and genes for each gene set, at most 8. ``None``: up to 3 and 4,
         and fewer for many groups.
-    {max_name_length}
     {key}
     {figure}
 
@@ -114,7 +111,7 @@ def flow(
     to_genes = paths.rename(columns={"gene_set": "source", "gene": "target"})
     set_names = _by_sources(to_sets, group_names)
     gene_names = _by_sources(to_genes, set_names)
-    max_name_length = canvas.line_length(max_name_length)
+    max_name_length = canvas.line_length(45)
     columns = []
     for title, nodes in (
         ("label", group_names),
@@ -164,7 +161,6 @@ def label_flow(
     prediction_key: str = "tosica_prediction",
     min_share: float = 0.01,
     normalize: bool = True,
-    max_name_length: int = 40,
     **figure: Unpack[FigureOptions],
 ) -> Figure | Axes | None:
     """Alluvial plot from each known label, or cluster, to the predictions of its cells.
@@ -184,7 +180,6 @@ def label_flow(
     normalize
         Make all known labels equally high, so that rare labels are visible. ``False`` makes heights
         proportional to numbers of cells.
-    {max_name_length}
     ax
         Axes to draw into, instead of a new figure. Text shrinks if they are small.
     {new_figure}
@@ -227,7 +222,7 @@ def label_flow(
     labels = list(counts.index)
     predictions = _by_sources(ribbons, labels)
     predictions.sort(key=lambda name: name == UNKNOWN)
-    max_name_length = canvas.line_length(max_name_length)
+    max_name_length = canvas.line_length(40)
     columns = []
     for title, nodes, colors in (
         (labels_key, labels, label_colors),

@@ -10,15 +10,14 @@ from tosica.get import gene_sets_df
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from anndata import AnnData
-    from mudata import MuData
+    from tosica._types import AnnOrMuData
 
 # What violins and dots show.
 SET_CONTRIBUTION = "added by genes that\ncells express more\n(logits)"
 
 
 def choose_gene_sets(
-    adata: AnnData | MuData,
+    adata: AnnOrMuData,
     key: str,
     gene_sets: Sequence[str] | None,
     n_gene_sets: int | None,

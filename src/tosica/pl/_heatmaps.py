@@ -30,14 +30,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Unpack
 
-    from anndata import AnnData
     from matplotlib.axes import Axes
     from matplotlib.collections import PathCollection
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
-    from mudata import MuData
 
-    from tosica._arrays import BoolArray
+    from tosica._types import AnnOrMuData, BoolArray
 
 # Colours end at this z: stronger evidence needs no telling apart.
 _MAX_Z = 12.0
@@ -50,7 +48,7 @@ _TREE = 0.5
 
 @plot_function()
 def gene_set_heatmap(
-    adata: AnnData | MuData,
+    adata: AnnOrMuData,
     *,
     gene_sets: Sequence[str] | None = None,
     n_gene_sets: int | None = None,
@@ -58,7 +56,6 @@ def gene_set_heatmap(
     cmap: str | Colormap = "vlag",
     vmin: float | None = None,
     vmax: float | None = None,
-    max_name_length: int = 50,
     key: str = ATTRIBUTION,
     **figure: Unpack[FigureOptions],
 ) -> Figure | Axes | None:
@@ -86,7 +83,6 @@ def gene_set_heatmap(
         Values where the colours end. By default they are symmetric around 0, so that white is no
         more than other genes, and at most 12. An arrow at the colour bar shows that there are
         values beyond.
-    {max_name_length}
     {key}
     {figure}
 
@@ -120,7 +116,7 @@ def gene_set_heatmap(
         tree = evidence.cluster_groups()
     if gene_sets is None:
         evidence.make_diagonal()
-    rows, columns = evidence.names(canvas.line_length(max_name_length))
+    rows, columns = evidence.names(canvas.line_length(50))
     cell = cell_size(rows, columns, _CELL)
     # The colour bar needs some height.
     size = max(cell * len(columns), 0.9), max(cell * len(rows), 1.3)
@@ -147,14 +143,13 @@ def gene_set_heatmap(
 
 @plot_function()
 def gene_set_dotplot(
-    adata: AnnData | MuData,
+    adata: AnnOrMuData,
     *,
     gene_sets: Sequence[str] | None = None,
     n_gene_sets: int | None = None,
     cmap: str | Colormap = "vlag",
     vmin: float | None = None,
     vmax: float | None = None,
-    max_name_length: int = 50,
     key: str = ATTRIBUTION,
     **figure: Unpack[FigureOptions],
 ) -> Figure | Axes | None:
@@ -177,7 +172,6 @@ def gene_set_dotplot(
         Colour map.
     vmin, vmax
         Values where the colours end, as in :func:`tosica.pl.gene_set_heatmap`.
-    {max_name_length}
     {key}
     {figure}
 
@@ -208,7 +202,7 @@ def gene_set_dotplot(
     evidence = _Evidence(adata, key, gene_sets, n_gene_sets, canvas.n_rows(36))
     if gene_sets is None:
         evidence.make_diagonal()
-    rows, columns = evidence.names(canvas.line_length(max_name_length))
+    rows, columns = evidence.names(canvas.line_length(50))
     # The legend needs some height.
     cell = min(_DOT, cell_size(rows, columns, _DOT))
     size = max(cell * len(columns), 0.9), max(cell * len(rows), 2.2)
@@ -277,7 +271,7 @@ class _Evidence:
 
     def __init__(
         self,
-        adata: AnnData | MuData,
+        adata: AnnOrMuData,
         key: str,
         gene_sets: Sequence[str] | None,
         n_gene_sets: int | None,

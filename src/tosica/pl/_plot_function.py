@@ -79,7 +79,6 @@ _PARAMETERS: dict[str, Constraint] = {
     "vmax": Number(optional=True),
     "cutoff": Number(optional=True),
     "cmap": COLOR_MAP,
-    "max_name_length": Integer(least=10),
     "ax": InstanceOf(
         "axes of matplotlib, as plt.subplots() makes them", Axes, optional=True
     ),
@@ -110,10 +109,6 @@ _DOCS = {
     "adata": "adata\n    Query that ``model.annotate`` has annotated. It is not changed.",
     "attributed": "adata\n    Data on which :func:`tosica.tl.attribute` was run. It is not changed.",
     "key": "key\n    ``key_added`` of :func:`tosica.tl.attribute`.",
-    "max_name_length": """\
-max_name_length
-    Longer names are wrapped at a word. What is too long for two such lines is shortened in the
-    middle; different names stay different.""",
     "returns": "The figure if ``return_fig``, the axes if ``show=False`` or ``ax`` is given, else ``None``.",
     "returns_panels": "The figure if ``return_fig``; with ``show=False`` a list of axes, or ``ax``; else ``None``.",
 }

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from scipy.sparse import csr_matrix
 
+    from tosica._types import AnnOrMuData
     from tosica.gs._gene_sets import GeneSets
     from tosica.pp._match_gene_sets import MatchedGeneSets
     from tosica.pp._read_gene_sets import GeneSetsLike
@@ -69,7 +70,7 @@ _MAX_FEATURES = 1000
     key_added=FileKey(),
 )
 def build_mask(
-    adata: AnnData | MuData,
+    adata: AnnOrMuData,
     gene_sets: GeneSetsLike = "gobp",
     *,
     min_genes: int = 5,
@@ -82,7 +83,7 @@ def build_mask(
     groups: Mapping[str, Any] | None = None,
     key_added: str = "tosica_mask",
     copy: bool = False,
-) -> AnnData | MuData | None:
+) -> AnnOrMuData | None:
     """Build a mask of which genes are in which gene sets, for the tokens of the model.
 
     Gene sets are kept, in their order, if they list at most ``max_genes`` genes and at least

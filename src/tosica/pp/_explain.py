@@ -15,7 +15,7 @@ from tosica.gs._spelling import split_composite
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tosica._arrays import IntArray
+    from tosica._types import IntArray
     from tosica.gs._gene_list import GeneList
     from tosica.gs._gene_sets import GeneSets
     from tosica.pp._match_gene_sets import MatchedGeneSets

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
 
-    from tosica._arrays import BoolArray, FloatArray, IntArray, ObjectArray
+    from tosica._types import BoolArray, FloatArray, IntArray, ObjectArray
 
 _N_COMPONENTS = 30
 # Nearest cells that genes are taken of; a type with fewer than twice as many is joined by similar ones.

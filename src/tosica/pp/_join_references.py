@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
 
-    from tosica._arrays import ObjectArray
+    from tosica._types import ObjectArray
 
 # Transcriptomes have at least this share of the genes of the largest one; others are panels.
 _SHARE_OF_LARGEST = 0.5

@@ -12,7 +12,7 @@ from sklearn.decomposition import PCA
 from tosica.gs._spelling import split_composite
 
 if TYPE_CHECKING:
-    from tosica._arrays import FloatArray, IntArray, ObjectArray
+    from tosica._types import FloatArray, IntArray, ObjectArray
 
 # Mean number of genes in a module, unless that gives more modules than the limit.
 _MODULE_SIZE = 15

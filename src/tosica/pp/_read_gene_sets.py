@@ -11,12 +11,13 @@ import pandas as pd
 
 from tosica._settings import logger
 from tosica._text import describe_value, format_thousands
+from tosica._types import AnyPath
 from tosica.gs._gene_sets import GeneSets
 from tosica.gs._join import JoinedGeneSets, Source, join_sources, read_source
 
-_Sources: TypeAlias = list[str | os.PathLike[str]] | tuple[str | os.PathLike[str], ...]
+_Sources: TypeAlias = list[AnyPath] | tuple[AnyPath, ...]
 GeneSetsLike: TypeAlias = (
-    str | os.PathLike[str] | Mapping[str, Iterable[str]] | pd.DataFrame | _Sources
+    AnyPath | Mapping[str, Iterable[str]] | pd.DataFrame | _Sources
 )
 
 # Columns of decoupler's networks and resources that hold the gene, and the gene set.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from tosica._arrays import IntArray
+    from tosica._types import IntArray
     from tosica.gs._gene_sets import GeneSets
 
 

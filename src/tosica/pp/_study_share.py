@@ -12,7 +12,7 @@ from tosica.pp._impute_genes import log_normalize
 if TYPE_CHECKING:
     from anndata import AnnData
 
-    from tosica._arrays import FloatArray
+    from tosica._types import FloatArray
 
 # The mean of fewer cells varies by chance more than by study.
 _MIN_CELLS = 10

@@ -43,8 +43,7 @@ from tosica.ondisk import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from anndata import AnnData
-    from mudata import MuData
+    from tosica._types import AnnOrMuData, AnyPath
 
 _MODEL = InstanceOf(
     "a TOSICA model, the folder of one, or 'blood'", TOSICA, str, os.PathLike
@@ -53,10 +52,10 @@ _MODEL = InstanceOf(
 
 @validate_params(adata=CellData(mudata=True), model=_MODEL)
 def annotate(
-    adata: AnnData | MuData,
-    model: TOSICA | str | os.PathLike[str] = "blood",
+    adata: AnnOrMuData,
+    model: TOSICA | AnyPath = "blood",
     **kwargs: Any,
-) -> AnnData | MuData | None:
+) -> AnnOrMuData | None:
     """Annotate a query with a model, by default that of human blood which comes with the package.
 
     Parameters
@@ -99,9 +98,9 @@ def annotate(
     key_added=FileKey(),
 )
 def annotate_file(
-    path: str | os.PathLike[str],
-    model: TOSICA | str | os.PathLike[str],
-    output: str | os.PathLike[str],
+    path: AnyPath,
+    model: TOSICA | AnyPath,
+    output: AnyPath,
     *,
     modality: str | None = None,
     table: str | None = None,
@@ -256,7 +255,7 @@ def annotate_file(
 
 
 def _load_model(
-    model: TOSICA | str | os.PathLike[str], labels: str | Iterable[str] | None = None
+    model: TOSICA | AnyPath, labels: str | Iterable[str] | None = None
 ) -> TOSICA:
     """Load a model if it is not one, and take the labels that can occur."""
     loaded = model if isinstance(model, TOSICA) else TOSICA.load(os.fspath(model))
@@ -297,9 +296,7 @@ def find_cells(path: str, model: TOSICA, name: str | None = None) -> str:
         return choose_group(path, name, count_genes)
 
 
-def _check_target(
-    output: str | os.PathLike[str], source: str, group: str, *, overwrite: bool
-) -> Path:
+def _check_target(output: AnyPath, source: str, group: str, *, overwrite: bool) -> Path:
     """Check that the output can be written, and is not the query."""
     target = Path(output)
     is_container = is_copy_of_container(source, group, target)

@@ -41,10 +41,10 @@ from tosica.tl._gene_set_evidence import gene_set_statistics, gene_sets_with_evi
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mudata import MuData
     from torch import Tensor
 
-    from tosica._arrays import (
+    from tosica._types import (
+        AnnOrMuData,
         BoolArray,
         Float32Array,
         FloatArray,
@@ -69,7 +69,7 @@ _POINTS_CPU, _POINTS_ACCELERATOR = 200, 8_000
     key_added=FileKey(optional=True),
 )
 def attribute(
-    adata: AnnData | MuData,
+    adata: AnnOrMuData,
     model: TOSICA,
     groupby: str | None = None,
     *,
@@ -85,7 +85,7 @@ def attribute(
     key: str = "tosica",
     key_added: str | None = None,
     copy: bool = False,
-) -> AnnData | MuData | None:
+) -> AnnOrMuData | None:
     r"""Compute what each gene adds to the score of a label, and which gene sets these genes make up.
 
     The score of a label is its logit minus the mean logit over labels. Its difference between
@@ -267,7 +267,7 @@ def attribute(
 
 
 def _write(
-    adata: AnnData | MuData,
+    adata: AnnOrMuData,
     key: str,
     record: dict[str, Any],
     by_gene_set: Float32Array | None,
@@ -336,7 +336,7 @@ class _Groups:
 
     def __init__(
         self,
-        adata: AnnData | MuData,
+        adata: AnnOrMuData,
         model: TOSICA,
         groupby: str,
         target: str | None,
@@ -380,9 +380,7 @@ class _Groups:
         return np.sort(np.concatenate(rows))
 
 
-def _own_targets(
-    adata: AnnData | MuData, column: str, target_names: list[str]
-) -> IntArray:
+def _own_targets(adata: AnnOrMuData, column: str, target_names: list[str]) -> IntArray:
     """Position of each cell's own label among the targets, -1 for "Unknown"."""
     predicted = read_groups(adata, column)
     codes = []
@@ -423,7 +421,7 @@ class _Explainer:
     def __init__(
         self,
         model: TOSICA,
-        adata: AnnData | MuData,
+        adata: AnnOrMuData,
         groups: _Groups,
         baseline: Baseline,
         n_steps: int | None,

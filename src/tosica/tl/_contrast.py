@@ -13,7 +13,7 @@ from tosica.model._query_loader import read_all
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tosica._arrays import Float32Array, FloatArray, IntArray
+    from tosica._types import Float32Array, FloatArray, IntArray
     from tosica.linear import ReferenceStatistics
     from tosica.model._query_loader import Minibatch
 

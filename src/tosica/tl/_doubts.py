@@ -16,9 +16,7 @@ from tosica.data import ExpressionSource
 from tosica.tl._evidence import Cells, collect_evidence, read_contributions
 
 if TYPE_CHECKING:
-    from anndata import AnnData
-    from mudata import MuData
-
+    from tosica._types import AnnOrMuData
     from tosica.tl._evidence import Evidence
 
 
@@ -44,7 +42,7 @@ _COLUMNS = ["check", "severity", "value", "threshold", "finding", "reason", "adv
     seed=Integer(least=0),
 )
 def check(
-    adata: AnnData | MuData,
+    adata: AnnOrMuData,
     *,
     labels_key: str | None = None,
     sample_key: str | None = None,

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from anndata import AnnData
-    from mudata import MuData
 
-    from tosica._arrays import BoolArray, FloatArray, ObjectArray
+    from tosica._types import AnnOrMuData, BoolArray, FloatArray, ObjectArray
 
 _NO_LABEL = (UNKNOWN, HETEROGENEOUS)
 _CALIBRATION_COLUMNS = [
@@ -88,7 +87,7 @@ class Evaluation:
 
 @validate_params()
 def evaluate(
-    adata: AnnData | MuData,
+    adata: AnnOrMuData,
     labels_key: str,
     *,
     key: str = "tosica",
@@ -503,7 +502,7 @@ def expected_calibration_error(table: pd.DataFrame | None) -> float:
 
 
 def _score_terms(
-    adata: AnnData | MuData,
+    adata: AnnOrMuData,
     labels_key: str,
     column: str,
     labeled: BoolArray,
@@ -548,7 +547,7 @@ def _score_terms(
     return pd.DataFrame({"is_kind": is_kind, "has_terms": has_terms})
 
 
-def _terms(adata: AnnData | MuData, column: str) -> ObjectArray:
+def _terms(adata: AnnOrMuData, column: str) -> ObjectArray:
     """Term of each cell's label: from the column that has them, else by the label's name."""
     term_column = f"{column}{TERM_SUFFIX}"
     if term_column in adata.obs:

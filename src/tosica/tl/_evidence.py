@@ -22,10 +22,9 @@ from tosica.model._tosica import MODEL
 
 if TYPE_CHECKING:
     from anndata import AnnData
-    from mudata import MuData
     from numpy.typing import NDArray
 
-    from tosica._arrays import FloatArray, IntArray, ObjectArray
+    from tosica._types import AnnOrMuData, FloatArray, IntArray, ObjectArray
     from tosica.model import TOSICA
 
 # Parameters of functions that run the model on cells that it annotated.
@@ -52,7 +51,7 @@ def refuse_mudata(model: TOSICA) -> None:
 
 
 def annotating_model(
-    adata: AnnData | MuData, model: TOSICA, key: str, *, mudata: bool = False
+    adata: AnnOrMuData, model: TOSICA, key: str, *, mudata: bool = False
 ) -> TOSICA:
     """Get the model that annotated cells: this one, or the one of those of its labels that could occur.
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
 
-    from tosica._arrays import Float32Array, FloatArray, IntArray
+    from tosica._types import Float32Array, FloatArray, IntArray
     from tosica.model import TOSICA
     from tosica.model._query_loader import Minibatch
 

@@ -13,7 +13,7 @@ from tosica._limits import LIMITS
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
-    from tosica._arrays import FloatArray, IntArray, ObjectArray
+    from tosica._types import FloatArray, IntArray, ObjectArray
 
 # Genes of a set that are listed.
 N_LEADING = 8

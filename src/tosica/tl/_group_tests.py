@@ -14,7 +14,7 @@ from scipy.special import digamma, polygamma
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tosica._arrays import BoolArray, FloatArray, IntArray
+    from tosica._types import BoolArray, FloatArray, IntArray
 
 # The reference of a comparison: all other cells, or the group at a position.
 Reference: TypeAlias = Literal["rest"] | int

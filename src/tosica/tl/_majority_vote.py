@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tosica._arrays import BoolArray, FloatArray, IntArray
+    from tosica._types import AnnOrMuData, BoolArray, FloatArray, IntArray
 
     Clusters: TypeAlias = (
         str
@@ -69,14 +69,14 @@ _LARGEST_RESOLUTION = 30
     over_clustering=CLUSTERS, min_prop=Fraction(), key_added=FileKey(optional=True)
 )
 def majority_vote(
-    adata: AnnData | MuData,
+    adata: AnnOrMuData,
     over_clustering: Clusters | None = None,
     min_prop: float = 0,
     *,
     key: str = "tosica",
     key_added: str | None = None,
     copy: bool = False,
-) -> AnnData | MuData | None:
+) -> AnnOrMuData | None:
     r"""Give all cells of a small cluster the label that most of them have, as CellTypist does.
 
     The majority voting of CellTypist :cite:p:`DominguezConde2022` corrects single cells whose label
@@ -212,7 +212,7 @@ def majority_vote(
 
 
 def _labels_in_order(
-    adata: AnnData | MuData, key: str, predicted: pd.Categorical
+    adata: AnnOrMuData, key: str, predicted: pd.Categorical
 ) -> list[str]:
     """Labels in the model's order, then other predictions, "Unknown" and "Heterogeneous"."""
     labels = list(dict.fromkeys([*read_labels(adata, key), *predicted.categories]))
@@ -304,7 +304,7 @@ def _in_type_of(column: pd.Series, vote: pd.Categorical) -> pd.Categorical:
     return pd.Categorical.from_codes(vote.codes, categories, ordered=column.cat.ordered)
 
 
-def _prediction_colors(adata: AnnData | MuData, key: str) -> dict[str, str]:
+def _prediction_colors(adata: AnnOrMuData, key: str) -> dict[str, str]:
     """Color of each predicted label, if there are colors."""
     column = adata.obs[f"{key}_prediction"]
     colors = adata.uns.get(f"{key}_prediction_colors", ())
@@ -316,7 +316,7 @@ def _prediction_colors(adata: AnnData | MuData, key: str) -> dict[str, str]:
 
 
 @keep_torch_threads()
-def over_cluster(data: AnnData | MuData) -> pd.Categorical:
+def over_cluster(data: AnnOrMuData) -> pd.Categorical:
     """Cluster cells by Leiden, with a resolution that grows with the number of cells.
 
     Parameters
@@ -385,7 +385,7 @@ def over_cluster(data: AnnData | MuData) -> pd.Categorical:
     return clusters
 
 
-def read_clusters(adata: AnnData | MuData, values: Clusters | None) -> pd.Categorical:
+def read_clusters(adata: AnnOrMuData, values: Clusters | None) -> pd.Categorical:
     """Read clusters from a column of ``obs`` or from one value a cell; ``None`` computes them.
 
     Raises

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from tqdm.std import tqdm
 
-    from tosica._arrays import FloatArray, IntArray
+    from tosica._types import FloatArray, IntArray
     from tosica.model import TOSICA
     from tosica.tl._majority_vote import Clusters
 

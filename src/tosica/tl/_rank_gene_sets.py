@@ -45,7 +45,7 @@ from tosica.tl._group_tests import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tosica._arrays import BoolArray, FloatArray
+    from tosica._types import BoolArray, FloatArray
     from tosica.tl._group_tests import Reference, SampleMeans
 
 Method: TypeAlias = Literal["wilcoxon", "t-test", "t-test_overestim_var", "moderated-t"]

@@ -22,9 +22,7 @@ from tosica.module import REGISTRY_KEYS
 from tosica.tl._evidence import refuse_mudata
 
 if TYPE_CHECKING:
-    import os
-
-    from tosica._arrays import BoolArray, Float32Array, FloatArray, IntArray
+    from tosica._types import AnyPath, BoolArray, Float32Array, FloatArray, IntArray
     from tosica.model import TOSICA
 
 _COLUMNS = ["gene_set", "gene", "change", "evidence", "stability", "recall"]
@@ -49,7 +47,7 @@ _MIN_FOUND = 3
 )
 def refine_gene_sets(
     model: TOSICA,
-    path: str | os.PathLike[str] | None = None,
+    path: AnyPath | None = None,
     *,
     price: float = 2.5,
     min_recall: float = 0.5,
