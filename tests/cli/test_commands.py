@@ -688,6 +688,37 @@ def test_report_is_that_of_python(run, annotated, model_folder, monkeypatch):
     assert run(*arguments, "--overwrite").code == 0
 
 
+@pytest.mark.parametrize(
+    ("words", "cure"),
+    [
+        ("report {tmp}/query.h5ad -o p.html", "run tosica annotate first."),
+        (
+            "report {tmp}/annotated.h5ad -o p.html --key other",
+            "or pass --key 'tosica', which is there",
+        ),
+        (
+            "evaluate {tmp}/query.h5ad --labels-key kind",
+            "run tosica annotate, or name another one",
+        ),
+        (
+            "train {tmp}/reference.h5ad --labels-key kind,kind",
+            "--labels-key names the column 'kind' more than once",
+        ),
+        (
+            "train {tmp}/reference.h5ad --labels-key kind --min-cells 80",
+            "labels of --min-cells 80 cells or more",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("query", "reference", "annotated")
+def test_cures_are_those_of_the_command_line(words, cure, run, tmp_path):
+    arguments = words.format(tmp=tmp_path).split()
+    if arguments[0] == "train":
+        arguments += ["--gene-sets", tmp_path / "sets.gmt", "-o", tmp_path / "model"]
+    result = run(*arguments)
+    assert (result.code, cure in result.err) == (1, True)
+
+
 # --------------------------------------------------------------------------- gene-sets, info
 
 
