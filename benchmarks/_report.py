@@ -29,6 +29,7 @@ from benchmarks import (
     novelty,
     ontology,
     parts,
+    references,
     scale,
     scales,
     speed,
@@ -49,6 +50,7 @@ PAGES: dict[str, tuple[str, dict[str, Callable[[dict[str, Any]], str]]]] = {
             "accuracy_unseen": accuracy.report,
             "accuracy_held_back": accuracy.report,
             "batches": batches.report,
+            "references": references.report,
         },
     ),
     "explanation": (

@@ -157,6 +157,15 @@ RUNS = {
         {"COVERAGES": (0.8,)},
     ),
     "parts": (["{data}", "--tasks=kang", "--seeds=1"], {}),
+    "references": (
+        ["{data}", "--seeds=1"],
+        {
+            "STUDIES": {
+                name: {label: label for label in LABELS}
+                for name in ("kang_pbmc", "sorted_blood", "dc_progenitors")
+            }
+        },
+    ),
     "scale": (
         ["--cells=300", "--folder={out}"],
         {
