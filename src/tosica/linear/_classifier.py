@@ -353,7 +353,7 @@ def linear_to_network_ratio(n_cells: int) -> float:
 
 def _shuffle_labels(labels: IntArray, rng: np.random.Generator) -> Iterator[IntArray]:
     """Cells of each label in turn, in random order."""
-    for label in np.unique(labels):
+    for label in np.unique(labels[labels >= 0]):
         yield rng.permutation(np.flatnonzero(labels == label))
 
 
@@ -363,7 +363,7 @@ def subsample_by_label(labels: IntArray, max_cells: int) -> IntArray:
     Parameters
     ----------
     labels
-        Label of each cell as a number, shape ``(n_cells,)``.
+        Label of each cell as a number, shape ``(n_cells,)``. Cells with -1 are left out.
     max_cells
         Size of the subsample. With fewer cells than this, all are taken.
 
@@ -371,10 +371,11 @@ def subsample_by_label(labels: IntArray, max_cells: int) -> IntArray:
     -------
     Positions of the cells in order. They follow ``scvi.settings.seed``.
     """
-    if len(labels) <= max_cells:
-        return np.arange(len(labels))
+    labeled = np.flatnonzero(labels >= 0)
+    if len(labeled) <= max_cells:
+        return labeled
     rng = np.random.default_rng(settings.seed)
-    sizes = np.sort(np.bincount(labels))[::-1]
+    sizes = np.sort(np.bincount(labels[labeled]))[::-1]
     # At limits[i] cells for each of the i + 1 largest labels, there are max_cells cells in all.
     smaller = np.append(np.cumsum(sizes[::-1])[::-1][1:], 0)
     limits = (max_cells - smaller) // np.arange(1, len(sizes) + 1)

@@ -194,10 +194,9 @@ class _Fit:
                 "between types: add other cells of its batch, which need no label."
             )
             return LabeledCells(x, codes), None
-        # Positions of the model's labels in the statistics, which may lack some.
-        position = np.full(self._n_model_labels, -1)
-        position[self._statistics.labels] = np.arange(len(self._statistics.labels))
-        nearest = position[np.where(codes >= 0, codes, self._score(x).argmax(1))]
+        # The statistics may lack some of the model's labels.
+        best = np.where(codes >= 0, codes, self._score(x).argmax(1))
+        nearest = self._statistics.positions(best)
         has_statistics = nearest >= 0
         x = x[has_statistics]
         nearest = nearest[has_statistics]

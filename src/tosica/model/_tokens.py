@@ -134,8 +134,7 @@ def _choose_tokens(
 def _read_cells(model: SetupMixin, modality: Modality) -> _LabeledExpression:
     """Read expression and labels of some labelled cells."""
     labels = model._registered_codes(REGISTRY_KEYS.LABELS_KEY)
-    labeled = np.flatnonzero(labels >= 0)
-    cells = labeled[subsample_by_label(labels[labeled], _MAX_CELLS)]
+    cells = subsample_by_label(labels, _MAX_CELLS)
     codes = np.unique(labels[cells], return_inverse=True)[1]
     matrix = open_matrix(model.adata, [modality])
     rows = LabeledRows(matrix, cells, codes, (modality.slice(),))

@@ -13,7 +13,6 @@ from tosica.pl._names import (
     SMALLEST_SIZE,
     TITLE_SIZE,
     cell_size,
-    fit_names,
     inches_of,
     name_cells,
     wrap,
@@ -131,7 +130,7 @@ def confusion(
     title = "share of row" if normalize else "cells"
     canvas.add_colorbar(ax, size, mesh, title, ticks=ticks)
     canvas.fit(ax, size)
-    fit_names(ax, equal=canvas.figsize is not None)
+    canvas.fit_names(ax)
     canvas.fit_text()
     if has_numbers:
         width = inches_of(canvas.figure, ax)[0] / table.shape[1]

@@ -13,7 +13,7 @@ from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.text import Text
 
 from tosica._files import check_folder
-from tosica.pl._names import NAME_SIZE, SMALLEST_SIZE, inches_of
+from tosica.pl._names import LINE, NAME_SIZE, SMALLEST_SIZE, inches_of, row_height
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -242,6 +242,32 @@ class Canvas:
                 beyond = np.maximum(beyond, box.size - laid_out.size)
         growth = beyond * (1, 2) / self.figure.dpi * grid
         self.figure.set_size_inches(self.figure.get_size_inches() + growth)
+
+    def fit_names(self, ax: Axes) -> None:
+        """Name the rows and columns of a table of unit cells in letters that fit into the cells.
+
+        In a figure of given size, the letters of rows and columns are equally large.
+        """
+        ax.tick_params(labelsize=SMALLEST_SIZE, length=2)
+        labels: dict[Any, list[Any]] = {
+            "x": ax.get_xticklabels(),
+            "y": ax.get_yticklabels(),
+        }
+        # Larger letters leave less room for the cells, so that the second pass may shrink them.
+        for _ in range(2):
+            sizes = {}
+            inches = inches_of(self.figure, ax)
+            for (axis, axis_labels), length in zip(labels.items(), inches, strict=True):
+                names = [label.get_text() for label in axis_labels]
+                n_lines = round(row_height(names, LINE) / LINE)
+                points = 0.9 * 72 * length / max(len(names), 1) / n_lines
+                sizes[axis] = float(np.clip(points, SMALLEST_SIZE, NAME_SIZE))
+            for axis, size in sizes.items():
+                if self.figsize is not None:
+                    size = min(sizes.values())
+                ax.tick_params(axis=axis, labelsize=size)
+        for label in [*labels["x"], *labels["y"]]:
+            label.set_linespacing(1.0)
 
     def fit_text(self) -> None:
         """Shrink all letters of a figure of given size until they are inside of it."""

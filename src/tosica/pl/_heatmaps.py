@@ -19,7 +19,6 @@ from tosica.pl._gene_sets import SET_CONTRIBUTION, choose_gene_sets
 from tosica.pl._names import (
     NAME_SIZE,
     cell_size,
-    fit_names,
     inches_of,
     name_cells,
     wrap,
@@ -137,7 +136,7 @@ def gene_set_heatmap(
         _draw_tree(ax.inset_axes((0, bottom, 1, _TREE / size[1])), tree)
     canvas.add_colorbar(ax, size, mesh, _bar_title("dot"))
     canvas.fit(ax, size)
-    fit_names(ax, equal=canvas.figsize is not None)
+    canvas.fit_names(ax)
     return canvas.finish(ax)
 
 
@@ -226,7 +225,7 @@ def gene_set_dotplot(
     bar = canvas.add_colorbar(ax, size, dots, _bar_title("ring"))
     legend = _add_size_legend(bar, dots, area, NAME_SIZE * canvas.text_scale)
     canvas.fit(ax, size)
-    fit_names(ax, equal=canvas.figsize is not None)
+    canvas.fit_names(ax)
     # In a small figure, dots shrink with their cells.
     cell_inches = inches_of(canvas.figure, ax) / evidence.z.shape[::-1]
     scale = min(1.0, float(cell_inches.min() / _DOT))

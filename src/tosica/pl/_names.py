@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -148,33 +148,6 @@ def name_rows(ax: Axes, names: list[str]) -> None:
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.tick_params(axis="y", length=0)
     plain(ax)
-
-
-def fit_names(ax: Axes, *, equal: bool = False) -> None:
-    """Name the rows and columns of a table of unit cells in letters that fit into the cells.
-
-    ``equal`` makes the letters of rows and columns equally large.
-    """
-    figure: Any = ax.get_figure(root=True)
-    ax.tick_params(labelsize=SMALLEST_SIZE, length=2)
-    labels: dict[Any, list[Any]] = {
-        "x": ax.get_xticklabels(),
-        "y": ax.get_yticklabels(),
-    }
-    # Larger letters leave less room for the cells, so that the second pass may shrink them.
-    for _ in range(2):
-        sizes = {}
-        inches = inches_of(figure, ax)
-        for (axis, axis_labels), length in zip(labels.items(), inches, strict=True):
-            names = [label.get_text() for label in axis_labels]
-            n_lines = round(row_height(names, LINE) / LINE)
-            points = 0.9 * 72 * length / max(len(names), 1) / n_lines
-            sizes[axis] = float(np.clip(points, SMALLEST_SIZE, NAME_SIZE))
-        for axis, size in sizes.items():
-            size = min(sizes.values()) if equal else size
-            ax.tick_params(axis=axis, labelsize=size)
-    for label in [*labels["x"], *labels["y"]]:
-        label.set_linespacing(1.0)
 
 
 def plain(ax: Axes) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # Mean number of genes in a module, unless that gives more modules than the limit.
 _MODULE_SIZE = 15
+_MAX_MODULES = 50
 _N_COMPONENTS = 20
 # Standardized expression is clipped here: otherwise single cells would determine the
 # modules of rare genes.
@@ -28,8 +29,6 @@ def coexpression_sets(
     x: sp.csr_matrix,
     genes: IntArray,
     gene_names: ObjectArray,
-    *,
-    max_modules: int = 50,
 ) -> tuple[list[str], list[IntArray]]:
     """Cluster genes into co-expression modules.
 
@@ -44,8 +43,6 @@ def coexpression_sets(
         Positions of the genes to cluster, ``(n_genes,)``.
     gene_names
         Names of all genes, ``(n_vars,)``.
-    max_modules
-        Largest number of modules.
 
     Returns
     -------
@@ -65,7 +62,7 @@ def coexpression_sets(
     values = values[:, varies]
     values = (values - values.mean(0)) / deviation[varies]
     np.clip(values, -_MAX_EXPRESSION, _MAX_EXPRESSION, out=values)
-    labels, loadings = _cluster(values, max_modules)
+    labels, loadings = _cluster(values)
     names: list[str] = []
     modules = []
     for label in np.unique(labels):
@@ -77,10 +74,10 @@ def coexpression_sets(
     return names, modules
 
 
-def _cluster(values: FloatArray, max_modules: int) -> tuple[IntArray, FloatArray]:
+def _cluster(values: FloatArray) -> tuple[IntArray, FloatArray]:
     """Cluster the columns of standardized expression; their module, and their loadings."""
     n_genes = values.shape[1]
-    n_modules = min(max_modules, max(1, round(n_genes / _MODULE_SIZE)))
+    n_modules = min(_MAX_MODULES, max(1, round(n_genes / _MODULE_SIZE)))
     n_components = min(_N_COMPONENTS, *values.shape)
     if n_modules == 1 or n_components < 2:
         return np.zeros(n_genes, dtype=int), values.T @ values.mean(1)[:, None]

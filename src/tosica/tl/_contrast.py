@@ -49,10 +49,9 @@ def query_shift(
     of the same cells would not have: nothing for a query of the reference's batch. ``None`` without
     statistics.
     """
-    labeled = np.flatnonzero(codes >= 0)
-    if statistics is None or not len(labeled):
+    sample = subsample_by_label(codes, _N_CELLS_OF_SHIFT)
+    if statistics is None or not len(sample):
         return None
-    sample = labeled[subsample_by_label(codes[labeled], _N_CELLS_OF_SHIFT)]
     with only_warnings(query_logger):
         query = read_all(batches(sample))
     shift = common_shift(

@@ -289,8 +289,7 @@ def _statistics(model: TOSICA, reference: AnnData | None) -> ReferenceStatistics
             "reference that the model was trained on, or name its labels so."
         )
     codes = pd.Index(model.labels).get_indexer(reference.obs[labels_key].astype(str))
-    labeled = np.flatnonzero(codes >= 0)
-    rows = labeled[subsample_by_label(codes[labeled], MAX_CELLS_NOVELTY)]
+    rows = subsample_by_label(codes, MAX_CELLS_NOVELTY)
     statistics = None
     with progress(reference.n_obs, "novelty: reference") as step:
         if len(rows):
