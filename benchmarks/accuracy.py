@@ -118,9 +118,10 @@ def report(result: dict[str, Any]) -> str:
     lines += ["", *_means(runs, means, len(tasks))]
     lines += _accuracy_by_task(means, spreads, tasks, methods)
     methods = [name for name in methods if name not in ("svm platt", "literal")]
-    lines += _error_by_task(runs, means, spreads, tasks, methods)
-    if OURS in methods:
-        lines += _label_sets(runs[runs["method"] == OURS], tasks)
+    if not result["unseen"]:
+        lines += _error_by_task(runs, means, spreads, tasks, methods)
+        if OURS in methods:
+            lines += _label_sets(runs[runs["method"] == OURS], tasks)
     lines += version_lines(result)
     return "\n".join(lines)
 
