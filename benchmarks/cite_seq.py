@@ -235,8 +235,8 @@ def report(result: dict[str, Any]) -> str:
         "# RNA and protein",
         "",
         f"`python -m benchmarks.cite_seq`: macro-F1 in percent in {scores['split'].nunique()} stratified halves of "
-        f"`{settings['data']}` (± standard deviation), and the difference to the model of RNA (± standard error). Labels",
-        f"are `{settings['labels_key']}`, clusters of the antibodies. The models have genes in at "
+        f"`{settings['data']}` (± standard deviation), and the difference to the model of RNA (± standard error). "
+        f"Labels are `{settings['labels_key']}`, clusters of the antibodies. The models have genes in at "
         f"least {settings['min_share']:.0%} of the",
         f"reference's cells, the {settings['max_gene_sets']} largest sets of `human_gobp` and modules, and are "
         f"trained with minibatches of {settings['batch_size']} cells and {length}.",

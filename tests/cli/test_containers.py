@@ -292,17 +292,21 @@ def test_a_zipped_store(
 # --------------------------------------------------------------------------- loom
 
 
-@pytest.mark.parametrize("writer", ["loompy", "anndata"])
-def test_loom_files(writer, annotate, run, toy_query, labels, tmp_path):
+# loompy is as old as the function that it calls.
+@pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("genes", "cells"), [("Gene", "CellID"), ("var_names", "obs_names")]
+)
+def test_loom_files(genes, cells, annotate, run, toy_query, labels, tmp_path):
+    """Files of loompy and of anndata, which name genes and cells otherwise."""
     loompy = pytest.importorskip("loompy")
     query, output = tmp_path / "query.loom", tmp_path / "o.h5ad"
-    if writer == "anndata":
-        toy_query.write_loom(query)
-    else:
-        genes = {"Gene": np.array(toy_query.var_names)}
-        cells = {"CellID": np.array(toy_query.obs_names)}
-        layers = {"": toy_query.X.T, "spliced": 2 * toy_query.X.T}
-        loompy.create(str(query), layers, genes, cells)
+    loompy.create(
+        str(query),
+        {"": toy_query.X.T, "spliced": 2 * toy_query.X.T},
+        {genes: np.array(toy_query.var_names)},
+        {cells: np.array(toy_query.obs_names)},
+    )
     assert "genes: G0, G1" in run("info", query).out
     assert annotate(query, "-o", output, "--no-report").code == 0
     annotated = ad.read_h5ad(output)

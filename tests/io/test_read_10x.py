@@ -234,7 +234,6 @@ def _hdf5(path, *members):
         (b"\x00\x01nonsense", "not a whole HDF5 file"),
         (gzip.compress(b"\x89HDF\r\n\x1a\n", mtime=0), "unpack it first"),
         (_mudata, "a MuData of 'protein', 'rna'"),
-        (lambda path: _hdf5(path, "row_attrs", "col_attrs", "matrix"), "loom"),
         (lambda path: _hdf5(path, "df", "umi"), "an HDF5 file with 'df', 'umi'"),
         (b"gene,c1,c2\nCD3E,1,2\n", "a table: make cells of counts by anndata"),
     ],
