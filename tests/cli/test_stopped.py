@@ -51,6 +51,7 @@ def test_stopped_killed_and_run_again(large_query, model_folder, tmp_path):
         output,
         "--cells-per-part",
         100,
+        "--no-report",
     ]
 
     def n_done():
