@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # The mean of fewer cells varies by chance more than by study.
 _MIN_CELLS = 10
-# Sums over types and studies in turn change no more afterwards.
+# Means over types and over studies are subtracted in turn, until they change no more.
 _N_ROUNDS = 20
 
 
