@@ -19,9 +19,9 @@ def format_thousands(number: int, separator: str = " ") -> str:
     return f"{int(number):,}".replace(",", separator)
 
 
-def count(n: int, noun: str = "") -> str:
-    """Write a number with thin spaces between thousands, and its noun."""
-    number = format_thousands(n, "\u202f")
+def count(n: int, noun: str = "", separator: str = "\u202f") -> str:
+    """Write a number and its noun, on pages with thin spaces between thousands."""
+    number = format_thousands(n, separator)
     if not noun:
         return number
     plural = "" if n == 1 else "s"

@@ -9,12 +9,12 @@ import click
 
 from tosica._progress import progress
 from tosica._settings import logger
-from tosica._text import first_line, format_thousands
+from tosica._text import count, first_line, format_thousands
 from tosica.cli._files import CELLS, TABLES, OutputPath, check_cells, check_outputs
 from tosica.cli._modalities import (
     find_modalities,
     read_modalities,
-    refuse_options_of_one,
+    refuse_options_of_one_modality,
     say_modalities,
     write_modalities,
 )
@@ -23,7 +23,6 @@ from tosica.cli._report import explain
 from tosica.cli._session import (
     COUNT,
     Command,
-    count_cells,
     default_option,
     device_option,
     load,
@@ -238,7 +237,7 @@ def annotate(
     if page is not None and len(obs) > cells_per_part:
         sampled = f"; the page is about {format_thousands(cells_per_part)} of the cells"
     cells = say_modalities(annotation.modalities, annotation.group)
-    session.conclude(f"annotated {count_cells(len(obs))}{cells}", sampled)
+    session.conclude(f"annotated {count(len(obs), 'cell', ' ')}{cells}", sampled)
     session.show(
         {
             "query": query,
@@ -332,7 +331,7 @@ class _Annotation:
 
         if self.modalities:
             options = {**self.matrix, "min_genes": self.min_genes}
-            refuse_options_of_one(self.query, output, options)
+            refuse_options_of_one_modality(self.query, output, options)
             return
         if output is None:
             return
@@ -635,4 +634,4 @@ def novelty(
     }
     text = table.reset_index().to_string(index=False, float_format="{:.3f}".format)
     session.show(summary, text)
-    session.conclude(f"scored {count_cells(adata.n_obs)}")
+    session.conclude(f"scored {count(adata.n_obs, 'cell', ' ')}")

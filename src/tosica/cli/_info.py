@@ -63,7 +63,7 @@ def info(session: Session, path: str, selection: dict[str, Any]) -> None:
                     selection["modality"] = name
                     adata = read_cells(path, backed=True, **selection)
                     summary[name] = _describe_cells(adata)
-                summary["annotations"] = _annotations_of_all(path)
+                summary["annotations"] = _annotations_of_mudata(path)
     session.show(summary, "\n".join(_lines(summary)))
 
 
@@ -109,7 +109,7 @@ def _describe_cells(adata: AnnData) -> dict[str, Any]:
     }
 
 
-def _annotations_of_all(path: str) -> dict[str, dict[str, Any]]:
+def _annotations_of_mudata(path: str) -> dict[str, dict[str, Any]]:
     """What the annotations of a MuData by several modalities are, by key."""
     from anndata.io import read_elem
 

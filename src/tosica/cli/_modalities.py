@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +12,6 @@ from tosica._text import argument, listed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from mudata import MuData
 
@@ -46,7 +46,7 @@ def find_modalities(
     return [str(name) for name in names if name in groups]
 
 
-def refuse_options_of_one(
+def refuse_options_of_one_modality(
     path: str, output: Path | None, options: Mapping[str, Any]
 ) -> None:
     """Refuse options that are about the cells of one modality, and outputs that hold only one."""
@@ -65,8 +65,6 @@ def refuse_options_of_one(
 
 def suffix_of_container(path: str) -> str:
     """Suffix of a copy of a MuData, which is of the same format."""
-    from pathlib import Path
-
     return ".h5mu" if Path(path).is_file() else ".zarr"
 
 

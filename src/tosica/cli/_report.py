@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from tosica._progress import progress
+from tosica._text import count
 from tosica.cli._files import OutputPath, check_cells, check_outputs
 from tosica.cli._session import (
     Command,
-    count_cells,
     default_option,
     load,
     takes_cells,
@@ -125,7 +125,7 @@ def report(
     session.show(
         {"annotated": annotated, "report": str(output), "n_cells": adata.n_obs}
     )
-    session.conclude(f"described {count_cells(adata.n_obs)}")
+    session.conclude(f"described {count(adata.n_obs, 'cell', ' ')}")
 
 
 @click.command(cls=Command, short_help="Compare an annotation with known labels.")

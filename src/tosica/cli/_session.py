@@ -23,7 +23,7 @@ import click
 from tosica._limits import LIMITS
 from tosica._progress import progress
 from tosica._settings import TosicaWarning, logger, settings
-from tosica._text import format_thousands, listed, parameters_as_options
+from tosica._text import listed, parameters_as_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -233,11 +233,6 @@ def _no_garbage() -> Iterator[None]:
 
 
 # --------------------------------------------------------------------------- results and errors
-
-
-def count_cells(n_cells: int) -> str:
-    """Write a number of cells for a sentence."""
-    return f"{format_thousands(n_cells)} cell{'' if n_cells == 1 else 's'}"
 
 
 def _plain(value: Any) -> Any:
