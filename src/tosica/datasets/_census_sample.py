@@ -136,13 +136,18 @@ def collect(
     while columns:
         name, pieces = columns.popitem()
         joined[name] = np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int64)
-    datasets = joined["dataset_id"]
-    donors = datasets.astype(np.int64) * (len(coders["donor_id"].names) + 1)
+    datasets: IntArray = joined["dataset_id"]
+    n_donors = len(coders["donor_id"].names)
+    n_pairs = len(coders["dataset_id"].names) * n_donors
+    # Of 32 bits where that is enough, because there are millions of cells.
+    donors: IntArray = datasets.astype(np.int32 if n_pairs < 2**31 else np.int64)
+    donors *= n_donors
+    donors += joined["donor_id"]
     return Candidates(
         joinids=joined["soma_joinid"],
         types=joined[TYPE],
         datasets=datasets,
-        donors=donors + joined["donor_id"],
+        donors=donors,
         n_values=joined["nnz"],
         type_names=coders[TYPE].names,
         dataset_names=coders["dataset_id"].names,
@@ -162,31 +167,38 @@ def sample(cells: Candidates, n_per_type: int, seed: int = 0) -> IntArray:
     Positions of the sampled cells, by their numbers in the census.
     """
     rng = np.random.default_rng(seed)
-    # Of 32 bits where that is enough, because there are millions of cells.
-    tiles = (cells.joinids // ROWS_PER_TILE).astype(np.int32)
-    order_of_tile = rng.permutation(int(tiles.max(initial=0)) + 1).astype(np.int32)
-    sampled = np.arange(len(cells), dtype=np.int32)
-    position: IntArray = order_of_tile[tiles]
-    del tiles
-    # Of each donor as many as could be needed, then of each data set, then of each type.
-    for strata in (cells.donors, cells.datasets, np.zeros_like(cells.types)):
-        n_strata = int(strata.max(initial=0)) + 1
-        n_positions = int(position.max(initial=0)) + 1
-        group = cells.types[sampled].astype(np.int64)
-        group *= n_strata
-        group += strata[sampled]
+    n_tiles = int(cells.joinids.max(initial=0)) // ROWS_PER_TILE + 1
+    order_of_tile = rng.permutation(n_tiles)
+    # Type by type, so that what is sorted is small.
+    rows_by_type = np.argsort(cells.types, kind="stable")
+    ends = np.cumsum(np.bincount(cells.types, minlength=len(cells.type_names)))
+    sampled = [
+        _sample_of_type(cells, rows, n_per_type, order_of_tile, rng)
+        for rows in np.split(rows_by_type, ends[:-1])
+    ]
+    rows = np.concatenate(sampled)
+    return rows[np.argsort(cells.joinids[rows])]
+
+
+def _sample_of_type(
+    cells: Candidates,
+    rows: IntArray,
+    n_cells: int,
+    order_of_tile: IntArray,
+    rng: np.random.Generator,
+) -> IntArray:
+    """Sample at most ``n_cells`` of ``rows``, the cells of a type."""
+    position: IntArray = order_of_tile[cells.joinids[rows] // ROWS_PER_TILE]
+    # Of each donor as many as could be needed, then of each data set, then of the type.
+    for strata in (cells.donors, cells.datasets, cells.types):
+        stratum = strata[rows]
         # Those with the same position follow one another by chance.
-        order = rng.permutation(np.arange(len(sampled), dtype=np.int32))
-        key = group[order]
-        key *= n_positions
-        key += position[order]
-        order = order[np.argsort(key, kind="stable")]
-        del key
-        position = _position_in_group(group[order])
-        is_needed = position < n_per_type
-        sampled = sampled[order][is_needed]
+        order = np.lexsort((rng.random(len(rows)), position, stratum))
+        position = _position_in_group(stratum[order])
+        is_needed = position < n_cells
+        rows = rows[order][is_needed]
         position = position[is_needed]
-    return sampled[np.argsort(cells.joinids[sampled])]
+    return rows
 
 
 def _position_in_group(group: IntArray) -> IntArray:
