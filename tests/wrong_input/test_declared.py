@@ -2,12 +2,17 @@
 
 import inspect
 import re
+from math import inf, nan
 
+import numpy as np
 import pytest
+from anndata import AnnData
+from mudata import MuData
 
 import tosica
 from tosica import TOSICA
 from tosica import _validate as c
+from tosica.model import AnnbatchReader
 
 PACKAGES = ("pp", "gs", "onto", "tl", "pl", "get", "io", "datasets")
 
@@ -67,15 +72,37 @@ def parameters(function):
             yield parameter
 
 
+# Each constraint refuses some of these: by its type, or in spite of it.
+VALUES = (
+    *("8", "", "a/b", ".", "a\0b", "nonsense", -1, 0, 2, 5, 1.5, nan, inf, True),
+    *(["a"], [1.5], {"X": 1}, np.ones((2, 2)), (0, 4), object()),
+)
+# No function gets to work with one of these, of which each constraint takes some.
+RIGHT = (
+    *(0.5, 1, 2, True, "a", "auto", "viridis", [], {}, (6, 4)),
+    *map(object.__new__, (AnnData, MuData, TOSICA, AnnbatchReader)),
+)
+
+
 def right(constraint):
-    """A value that a constraint takes; no function gets to work with it."""
+    """A value that a constraint takes."""
     if constraint is None or constraint.optional:
         return None
-    return (
-        object.__new__(constraint.example)
-        if isinstance(constraint.example, type)
-        else constraint.example
+    return next(
+        value
+        for value in (*RIGHT, *constraint.description.split("'"))
+        if constraint.has_type(value) and constraint.is_valid(value)
     )
+
+
+def wrong(constraint):
+    """Values that a constraint refuses, and the errors that it raises for them."""
+    values = VALUES if constraint.optional else (*VALUES, None)
+    for value in values:
+        if not constraint.has_type(value):
+            yield value, TypeError
+        elif not constraint.is_valid(value):
+            yield value, ValueError
 
 
 FUNCTIONS = public_functions()
@@ -95,10 +122,7 @@ def test_wrong_values_of_declared_parameters(name):
     if "self" in inspect.signature(function).parameters:
         arguments["self"] = TOSICA.__new__(TOSICA)
     for parameter, constraint in constraints.items():
-        wrong = constraint.wrong_values()
-        if not constraint.optional and not constraint.has_type(None):
-            wrong.append((None, TypeError))
-        for value, error in wrong:
+        for value, error in wrong(constraint):
             with pytest.raises(error, match=rf"\b{re.escape(parameter)}\b") as refused:
                 function(**arguments | {parameter: value})
             assert refused.type is error, (parameter, value)

@@ -22,7 +22,7 @@ from tosica._obs import (
     read_attribution,
     read_groups,
 )
-from tosica._validate import Integer, OneOf, String
+from tosica._validate import OneOf
 from tosica.get import genes_df, rank_gene_sets_df
 from tosica.pl._figure import Canvas, FigureOptions
 from tosica.pl._names import LINE, NAME_SIZE, TITLE_SIZE, name_rows, row_height, wrap
@@ -49,7 +49,7 @@ _LABELS = {
 }
 
 
-@plot_function(n_genes=Integer())
+@plot_function()
 def top_genes(
     adata: AnnOrMuData,
     groups: str | Iterable[str] | None = None,
@@ -228,7 +228,10 @@ def _draw_panels(
     wrapped = wrap(names, max_name_length)
     text_of_name = dict(zip(names, wrapped, strict=True))
     if n_columns is None:
-        n_columns = _fitting_columns(len(rows_of_group), wrapped)
+        # As many as fit beside one another with their names.
+        longest = max(len(line) for name in wrapped for line in name.splitlines())
+        n_columns = math.ceil(math.sqrt(2 * len(rows_of_group)))
+        n_columns = max(1, min(n_columns, int(12 / (2 + longest / 12))))
     n_rows = max(len(rows) for rows in rows_of_group.values())
     height = row_height(wrapped, 0.19) * n_rows
     axes = canvas.panels(len(rows_of_group), n_columns, (5, height + 1))
@@ -247,14 +250,7 @@ def _draw_panels(
         else:
             ax.set_xlabel(value_label, fontsize=NAME_SIZE)
     canvas.fit(axes[0], (1.7, height))
-    return canvas.finish(axes if canvas.ax is None else canvas.ax)
-
-
-def _fitting_columns(n_panels: int, names: list[str]) -> int:
-    """Number of panels side by side on a page, for names of 12 characters an inch."""
-    longest = max(len(line) for name in names for line in name.splitlines())
-    fitting = int(12 / (2 + longest / 12))
-    return max(1, min(math.ceil(math.sqrt(2 * n_panels)), fitting))
+    return canvas.finish(axes)
 
 
 def _draw_bars(ax: Axes, rows: pd.DataFrame, names: list[str], color: str) -> None:
@@ -281,7 +277,7 @@ def _draw_bars(ax: Axes, rows: pd.DataFrame, names: list[str], color: str) -> No
 # --------------------------------------------------------------------------- one cell
 
 
-@plot_function(cell=String(), n_genes=Integer())
+@plot_function()
 def waterfall(
     adata: AnnData,
     cell: str,
@@ -363,7 +359,21 @@ def waterfall(
     )
     ax.set_title(f"{cell}: {group}", fontsize=TITLE_SIZE)
     if is_absent.any():
-        _add_legend_of_absence(ax)
+        handle = Patch(
+            facecolor=(0.5, 0.5, 0.5, _PALE),
+            edgecolor=plt.rcParams["text.color"],
+            hatch="////",
+            linewidth=0,
+            label="expressed below\nbaseline by its group",
+        )
+        # Right of the axes, where it hides no bar and no name.
+        ax.legend(
+            handles=[handle],
+            loc="upper left",
+            bbox_to_anchor=(1, 1),
+            frameon=False,
+            fontsize=NAME_SIZE,
+        )
     canvas.fit(ax, (3.2, height))
     return canvas.finish(ax)
 
@@ -379,29 +389,10 @@ def _is_below_baseline(
     return (expression.reindex(genes) < 0).to_numpy()
 
 
-def _add_legend_of_absence(ax: Axes) -> None:
-    """Explain the pale, hatched bars."""
-    patch = Patch(
-        facecolor=(0.5, 0.5, 0.5, _PALE),
-        edgecolor=plt.rcParams["text.color"],
-        hatch="////",
-        linewidth=0,
-        label="expressed below\nbaseline by its group",
-    )
-    # Right of the axes, where it hides no bar and no name.
-    ax.legend(
-        handles=[patch],
-        loc="upper left",
-        bbox_to_anchor=(1, 1),
-        frameon=False,
-        fontsize=NAME_SIZE,
-    )
-
-
 # --------------------------------------------------------------------------- samples
 
 
-@plot_function(sample_key=String())
+@plot_function()
 def composition(
     adata: AnnData,
     sample_key: str,

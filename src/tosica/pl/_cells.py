@@ -19,7 +19,7 @@ from tosica._obs import (
     read_groups,
     read_numbers,
 )
-from tosica._validate import Integer, Names, String, as_names
+from tosica._validate import as_names
 from tosica.get import contributions
 from tosica.pl._figure import Canvas, FigureOptions
 from tosica.pl._gene_sets import SET_CONTRIBUTION, choose_gene_sets
@@ -143,7 +143,7 @@ def gene_set_violin(
     else:
         canvas.figure.supxlabel(label, fontsize=NAME_SIZE)
     canvas.fit(axes[0], (2.2, height))
-    return canvas.finish(axes if canvas.ax is None else canvas.ax)
+    return canvas.finish(axes)
 
 
 def _draw_violin(ax: Axes, values: FloatArray, position: int, color: str) -> None:
@@ -181,12 +181,7 @@ def _draw_dots(ax: Axes, values: FloatArray, position: int, color: str) -> None:
     )
 
 
-@plot_function(
-    color=Names(),
-    basis=String(),
-    n_columns=Integer(),
-    cmap=replace(COLOR_MAP, optional=True),
-)
+@plot_function(cmap=replace(COLOR_MAP, optional=True))
 def umap(
     adata: AnnOrMuData,
     color: str | Sequence[str],
@@ -286,7 +281,7 @@ def umap(
         if bar is not None:
             bar.set_label("contribution (logits)", fontsize=8)
     canvas.fit(axes[0], (3.2, 3.2))
-    return canvas.finish(axes if canvas.ax is None else canvas.ax)
+    return canvas.finish(axes)
 
 
 def _embedding_settings(
@@ -313,7 +308,7 @@ def _contributions(adata: AnnOrMuData, key: str) -> AnnData:
     return by_set[:, ~by_set.var_names.duplicated()]
 
 
-@plot_function(groupby=String(optional=True))
+@plot_function()
 def novelty(
     adata: AnnData,
     groupby: str | None = None,

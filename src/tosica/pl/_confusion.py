@@ -107,7 +107,10 @@ def confusion(
     max_name_length = canvas.line_length(40)
     rows = wrap(list(table.index), max_name_length)
     columns = wrap(list(table.columns), max_name_length)
-    cell = cell_size(rows, columns, _least_cell(table, has_numbers))
+    least = 0.42 if has_numbers else 0.19
+    if max(table.shape) <= 4:
+        least = 0.65
+    cell = cell_size(rows, columns, least)
     size = cell * len(columns), cell * len(rows)
     ax = canvas.axes((size[0] + 6, size[1] + 4))
     name_cells(ax, rows, columns)
@@ -138,13 +141,6 @@ def confusion(
     return canvas.finish(ax)
 
 
-def _least_cell(table: pd.DataFrame, has_numbers: bool) -> float:
-    """Inches of a cell: wide enough for a number of four characters, or for a line of text or two."""
-    if max(table.shape) <= 4:
-        return 0.65
-    return 0.42 if has_numbers else 0.19
-
-
 def _write_numbers(
     ax: Axes,
     table: pd.DataFrame,
@@ -161,7 +157,11 @@ def _write_numbers(
         position: value for position, value in np.ndenumerate(table.to_numpy()) if value
     }
     is_share = table.dtypes.iloc[0].kind == "f"
-    texts = [_number(value, is_share) for value in values.values()]
+    texts = [str(value) for value in values.values()]
+    if is_share:
+        texts = [
+            f"{value:.2f}" if value >= 0.005 else "<.01" for value in values.values()
+        ]
     size = _number_size(texts, width)
     if is_share and size < SMALLEST_SIZE + 1:
         # Without the zero, which all but 1.00 begin with.
@@ -181,12 +181,6 @@ def _write_numbers(
             ha="center",
             va="center",
         )
-
-
-def _number(value: float, is_share: bool) -> str:
-    if not is_share:
-        return str(value)
-    return f"{value:.2f}" if value >= 0.005 else "<.01"
 
 
 def _number_size(texts: list[str], width: float) -> float:

@@ -12,7 +12,7 @@ from scipy.integrate import trapezoid
 
 from tosica._obs import BLUE, GRAY, GREEN, ORANGE
 from tosica._text import format_thousands, only_known
-from tosica._validate import InstanceOf, Integer, Names, as_names
+from tosica._validate import InstanceOf, as_names
 from tosica.get import mask_coverage as coverage_table
 from tosica.model import TOSICA
 from tosica.pl._figure import Canvas, FigureOptions
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tosica._types import AnnOrMuData, FloatArray, IntArray
 
 
-@plot_function(n_bins=Integer())
+@plot_function()
 def reliability(
     adata: AnnData,
     labels_key: str,
@@ -237,10 +237,7 @@ _UNITS = {"loss": "cross-entropy", "accuracy": "accuracy"}
 
 
 @plot_function(
-    model=InstanceOf(
-        "a TOSICA model that was trained, or its history", TOSICA, Mapping
-    ),
-    keys=Names(optional=True),
+    model=InstanceOf("a TOSICA model that was trained, or its history", TOSICA, Mapping)
 )
 def training(
     model: TOSICA | Mapping[str, pd.DataFrame],
@@ -310,7 +307,8 @@ def training(
     canvas.only_one(len(panels), "panel", "pass keys=[...] of one kind")
     # Panels over one another, which share the epochs.
     axes = canvas.panels(len(panels), 1, (4.4, 2.5), sharex=True)
-    best = _best_epoch(values_of.get("validation_loss", np.array([])))
+    loss = values_of.get("validation_loss", np.array([]))
+    best = int(np.nanargmin(loss)) if np.isfinite(loss).sum() > 1 else None
     for ax, (unit, names) in zip(axes, panels.items(), strict=True):
         for name in names:
             _draw_quantity(ax, name, values_of[name], best)
@@ -322,13 +320,6 @@ def training(
         ax.legend(frameon=False, fontsize=9)
     axes[-1].set_xlabel("epoch")
     return canvas.finish(axes[0] if len(axes) == 1 else axes)
-
-
-def _best_epoch(loss: FloatArray) -> int | None:
-    """Position of the lowest loss, if there are several."""
-    if np.isfinite(loss).sum() < 2:
-        return None
-    return int(np.nanargmin(loss))
 
 
 def _draw_quantity(ax: Axes, name: str, values: FloatArray, best: int | None) -> None:
@@ -423,7 +414,7 @@ def mask_coverage(
     axes = canvas.panels(3, 3, (3.5, 3.2))
     _draw_coverage(axes[0], np.append(0, table["n_covered"]), adata.n_vars)
     if canvas.ax is not None:
-        return canvas.finish(canvas.ax)
+        return canvas.finish(axes)
     sizes = table["n_genes"].to_numpy()
     # Bins of whole numbers, because bins of other widths would hold unequal numbers of sizes.
     width = max(1, int(np.ceil((sizes.max() - sizes.min() + 1) / 30)))

@@ -288,7 +288,7 @@ class Canvas:
         for ax in self.figure.axes:
             _separate_rows(ax)
 
-    def finish(self, axes: Drawn) -> Figure | Drawn | None:
+    def finish(self, axes: Drawn) -> Figure | Drawn | Axes | None:
         """Save, show and return what was drawn, by scanpy's rules.
 
         With ``show=None`` the figure is shown, unless it is saved, returned or drawn into given
@@ -317,7 +317,9 @@ class Canvas:
             plt.close(self.figure)
         if self.return_fig:
             return self.figure
-        return None if show or only_saved else axes
+        if show or only_saved:
+            return None
+        return axes if self.ax is None else self.ax
 
 
 def _separate_rows(ax: Axes) -> None:

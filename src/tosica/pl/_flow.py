@@ -260,14 +260,12 @@ class _Column(NamedTuple):
         texts = [line for name in self.names for line in name.splitlines()]
         # Measured without a figure, because the size of the figure depends on it. Letters are up
         # to an eighth wider on a screen, where their widths are rounded to whole pixels.
-        return 1.12 / 72 * max(map(_text_width, [*texts, f"{self.title}MM"]))
-
-
-def _text_width(text: str) -> float:
-    """Width of a line in points."""
-    font = FontProperties(size=NAME_SIZE)
-    width, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
-    return width
+        font = FontProperties(size=NAME_SIZE)
+        widths = [
+            text_to_path.get_text_width_height_descent(text, font, ismath=False)[0]
+            for text in (*texts, f"{self.title}MM")
+        ]
+        return 1.12 / 72 * max(widths)
 
 
 def _by_sources(ribbons: pd.DataFrame, sources: list[str]) -> list[str]:

@@ -133,7 +133,18 @@ def gene_set_heatmap(
     strip.axis("off")
     if tree is not None:
         bottom = 1 + (_STRIP + 0.05) / size[1]
-        _draw_tree(ax.inset_axes((0, bottom, 1, _TREE / size[1])), tree)
+        tree_axes = ax.inset_axes((0, bottom, 1, _TREE / size[1]))
+        tree_axes.axis("off")
+        # scipy puts the leaves at 5, 15, 25 and so on.
+        position = np.array(tree["icoord"]) / 10
+        height = np.array(tree["dcoord"])
+        lines = LineCollection(
+            list(np.stack([position, height], axis=-1)),
+            colors=plt.rcParams["text.color"],
+            linewidths=0.7,
+        )
+        tree_axes.add_collection(lines)
+        tree_axes.set(xlim=(0, len(tree["leaves"])), ylim=(0, 1.02 * height.max()))
     canvas.add_colorbar(ax, size, mesh, _bar_title("dot"))
     canvas.fit(ax, size)
     canvas.fit_names(ax)
@@ -245,12 +256,8 @@ def _add_size_legend(
     bar: Axes, dots: PathCollection, area: float, font_size: float
 ) -> Any:
     """Explain the sizes of dots below the colour bar; ``area`` is that of one logit."""
-
-    def to_contribution(sizes: Any) -> Any:
-        return sizes / area
-
     handles, labels = dots.legend_elements(
-        "sizes", MaxNLocator(3), color="0.6", func=to_contribution
+        "sizes", MaxNLocator(3), color="0.6", func=lambda sizes: np.divide(sizes, area)
     )
     return bar.legend(
         handles,
@@ -329,16 +336,3 @@ class _Evidence:
         return Normalize(
             -limit if vmin is None else vmin, limit if vmax is None else vmax
         )
-
-
-def _draw_tree(ax: Axes, tree: dict[str, Any]) -> None:
-    """Draw a tree whose leaves are the columns of the heatmap."""
-    ax.axis("off")
-    # scipy puts the leaves at 5, 15, 25 and so on.
-    position = np.array(tree["icoord"]) / 10
-    height = np.array(tree["dcoord"])
-    lines = list(np.stack([position, height], axis=-1))
-    ax.add_collection(
-        LineCollection(lines, colors=plt.rcParams["text.color"], linewidths=0.7)
-    )
-    ax.set(xlim=(0, len(tree["leaves"])), ylim=(0, 1.02 * height.max()))

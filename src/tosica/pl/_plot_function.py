@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import matplotlib
 import numpy as np
@@ -15,13 +15,8 @@ from matplotlib.colors import Colormap
 from tosica._validate import (
     CellData,
     Constraint,
-    FilePath,
-    Flag,
     InstanceOf,
-    Integer,
-    Names,
     Number,
-    String,
     refuse_unknown,
     validate_params,
 )
@@ -42,51 +37,26 @@ COLOR_MAP = Constraint(
     "a colour map of matplotlib, such as 'viridis'",
     lambda value: isinstance(value, str | Colormap),
     lambda value: isinstance(value, Colormap) or value in matplotlib.colormaps,
-    invalid=("virids",),
 )
 _POSITIVE = Number(above=0)
-
-
-def _is_size(value: Any) -> bool:
-    return all(
-        _POSITIVE.has_type(length) and _POSITIVE.is_valid(length) for length in value
-    )
 
 
 _FIGSIZE = Constraint(
     "the width and height in inches, such as (6, 4)",
     lambda value: not isinstance(value, str) and np.shape(value) == (2,),
-    _is_size,
-    invalid=((0, 4),),
+    lambda lengths: all(
+        _POSITIVE.has_type(length) and _POSITIVE.is_valid(length) for length in lengths
+    ),
     optional=True,
 )
-# Constraint of each parameter, in all plots that have it.
+# Constraints of parameters whose annotations do not tell them, in all plots that have them.
 _PARAMETERS: dict[str, Constraint] = {
     "adata": CellData(mudata=True),
-    "groupby": String(),
-    "labels_key": String(),
-    "prediction_key": String(),
-    "key": String(),
-    "groups": Names(optional=True),
-    "gene_sets": Names(optional=True),
-    "n_gene_sets": Integer(optional=True),
-    "n_genes": Integer(optional=True),
-    "n_columns": Integer(optional=True),
-    "cluster_groups": Flag(),
-    "normalize": Flag(),
-    "annotate": Flag(optional=True),
-    "vmin": Number(optional=True),
-    "vmax": Number(optional=True),
-    "cutoff": Number(optional=True),
     "cmap": COLOR_MAP,
     "ax": InstanceOf(
         "axes of matplotlib, as plt.subplots() makes them", Axes, optional=True
     ),
     "figsize": _FIGSIZE,
-    "show": Flag(optional=True),
-    "save": FilePath(optional=True),
-    "dpi": Integer(),
-    "return_fig": Flag(),
 }
 
 # --------------------------------------------------------------------------- docs
@@ -114,30 +84,7 @@ _DOCS = {
 }
 
 
-def _fill_in_docs(doc: str) -> str:
-    """Put shared texts in the place of ``{name}`` on a line of its own."""
-    # Python 3.13 removes the indentation itself.
-    return re.sub(
-        r"^\{(\w+)\}$",
-        lambda match: _DOCS[match[1]],
-        inspect.cleandoc(doc),
-        flags=re.MULTILINE,
-    )
-
-
 # --------------------------------------------------------------------------- decorator
-
-
-def _with_figure_parameters(function: Callable[..., Any]) -> inspect.Signature:
-    """Let the parameters of the canvas replace ``**figure``, or stand before other ``**kwargs``."""
-    signature = inspect.signature(function)
-    *parameters, variadic = signature.parameters.values()
-    for name, parameter in inspect.signature(Canvas).parameters.items():
-        if name not in signature.parameters:
-            parameters.append(parameter)
-    if variadic.name != "figure":
-        parameters.append(variadic)
-    return signature.replace(parameters=parameters)
 
 
 def plot_function(
@@ -156,8 +103,21 @@ def plot_function(
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         # With -OO there is no docstring.
-        function.__doc__ = _fill_in_docs(function.__doc__ or "")
-        signature = _with_figure_parameters(function)
+        # Python 3.13 removes the indentation itself.
+        function.__doc__ = re.sub(
+            r"^\{(\w+)\}$",
+            lambda match: _DOCS[match[1]],
+            inspect.cleandoc(function.__doc__ or ""),
+            flags=re.MULTILINE,
+        )
+        signature = inspect.signature(function)
+        *parameters, variadic = signature.parameters.values()
+        for name, parameter in inspect.signature(Canvas).parameters.items():
+            if name not in signature.parameters:
+                parameters.append(parameter)
+        if variadic.name != "figure":
+            parameters.append(variadic)
+        signature = signature.replace(parameters=parameters)
         function.__signature__ = signature  # type: ignore[attr-defined]
         declared = _PARAMETERS | constraints
         checked = validate_params(
