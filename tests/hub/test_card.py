@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from sklearn.metrics import f1_score
 
 import tosica
-from tosica.model._card import make_card, one_line
+from tosica.model._card import one_line
 
 ABOUT = {"tissue": "blood", "license": "cc-by-4.0"}
 
@@ -267,8 +267,8 @@ def card_of(labels, texts):
         "doi": "10.1000/1",
     }
     description_fields |= {"citation": citation, "contact": term, "organism": organism}
-    return make_card(
-        model, load="1", tissue=tissue, license=license_, **description_fields
+    return tosica.TOSICA.get_model_card(
+        model, tissue=tissue, license=license_, **description_fields
     )
 
 

@@ -255,13 +255,13 @@ def test_models_that_cannot_be_extended(base, query, pbmc_ref):
     TOSICA.setup_anndata(pbmc_ref, labels_key="bulk_labels")
     untrained = TOSICA(pbmc_ref, embed_dim=16)
     with pytest.raises(
-        ValueError, match=r"^The model is not trained: call model\.train\(\) first"
+        RuntimeError, match=r"^The model is not trained: call model\.train\(\) first"
     ):
         TOSICA.load_query_data(query, untrained, "known", UNLABELED)
     alone = TOSICA(pbmc_ref, embed_dim=16, linear=False)
     alone.is_trained_ = True
     with pytest.raises(
-        ValueError, match=r"^The model has no linear branch, which new labels are"
+        ValueError, match=r"^The model has no linear branch, which learns"
     ):
         TOSICA.load_query_data(query, alone, "known", UNLABELED)
     without = copy.copy(base)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
 
-    from tosica._types import BoolArray, Float32Array, FloatArray, IntArray
+    from tosica._types import BoolArray, FloatArray, IntArray
     from tosica.linear import LinearClassifier
     from tosica.linear._self_training import SelfTrained
     from tosica.module import TOSICAModule
@@ -162,7 +162,17 @@ class AdaptMixin(SetupMixin):
         >>> query.uns["tosica"]["adapted"].split(":")[0]
         'adapted to 300 cells'
         """
-        self._check_adaptable(adata)
+        linear = self._learning_branch()
+        adaptation = self.training_.adaptation
+        if adaptation is not None and adaptation.n_rounds:
+            raise ValueError(
+                f"The model is {adaptation}. Adapted again it would drift from its reference: "
+                f"{in_python('call adapt of', 'take')} the model that it was made from."
+            )
+        if adata is self.adata:
+            raise ValueError(
+                "adata is the reference that the model was trained on: adapt takes a query."
+            )
         with (
             thread_pool(self.module.device),
             progress(None, "adapt", enabled=enable_progress_bar),
@@ -186,8 +196,16 @@ class AdaptMixin(SetupMixin):
                 measured=query.measured,
                 penalties=self.training_.regression or CrossValidated(),
             )
-            temperature = self._adapted_temperature(query, fit)
-            weights, biases = self._calibrated_branch()
+            # No surer of the query than its labels of held-out cells are right, or than it was before.
+            temperature = 1.0
+            if self.held_out_accuracy_ is not None:
+                confidence = float(np.exp(query.log_probabilities.max(1)).mean())
+                highest = max(self.held_out_accuracy_, confidence)
+                temperature = limit_confidence(fit.logits, highest)
+            weights, biases = (
+                (tensor / self.module.temperature).cpu().numpy()
+                for tensor in (linear.weights, linear.bias)
+            )
             _write_branch(model.module, fit.classifier, signal, temperature)
             targets = softmax(fit.logits / temperature, axis=1)
             _fit_network(model.module, query.x, targets, fit)
@@ -204,29 +222,6 @@ class AdaptMixin(SetupMixin):
             N_ROUNDS,
         )
         return model
-
-    def _check_adaptable(self, adata: AnnData) -> None:
-        """Refuse models that cannot be adapted, and the reference as the query."""
-        if self.modalities[0].name is not None:
-            raise TypeError(
-                "A model of a MuData cannot be adapted: train one on the modality that the query has."
-            )
-        if self.module.linear is None:
-            raise ValueError(
-                "The model has no linear branch, which learns from a query first: train one with it."
-            )
-        self._check_trained()
-        self._require_statistics()
-        adaptation = self.training_.adaptation
-        if adaptation is not None and adaptation.n_rounds:
-            raise ValueError(
-                f"The model is {adaptation}. Adapted again it would drift from its reference: "
-                f"{in_python('call adapt of', 'take')} the model that it was made from."
-            )
-        if adata is self.adata:
-            raise ValueError(
-                "adata is the reference that the model was trained on: adapt takes a query."
-            )
 
     def _read_query(
         self, adata: AnnData, layer: str | None, use_raw: bool
@@ -303,29 +298,6 @@ class AdaptMixin(SetupMixin):
         return (
             signal,
             "the query differs from its reference no more than two samples of the same cells",
-        )
-
-    def _adapted_temperature(self, query: QueryCells, fit: SelfTrained) -> float:
-        """Find the temperature at which the adapted model is not too sure of the query.
-
-        Its mean confidence is at most its accuracy on the held-out cells of its reference, or its
-        confidence before.
-        """
-        accuracy = self.held_out_accuracy_
-        if accuracy is None:
-            return 1.0
-        confidence = float(np.exp(query.log_probabilities.max(1)).mean())
-        return limit_confidence(fit.logits, max(accuracy, confidence))
-
-    def _calibrated_branch(self) -> tuple[Float32Array, Float32Array]:
-        """Divide weights of each gene and biases of the linear branch by the temperature."""
-        linear = self.module.linear
-        assert linear is not None
-        temperature = self.module.temperature
-        weights, biases = linear.weights_of()
-        return (
-            (weights / temperature).cpu().numpy(),
-            (biases / temperature).cpu().numpy(),
         )
 
     def _copy(self) -> Self:

@@ -392,20 +392,6 @@ class AnnotationResult:
                 "annotate: for the genes that are missing, many cells of these labels get another one: %s",
                 ", ".join(f"{label} ({share:.0%})" for label, share in changed.items()),
             )
-        self._warn_of_novelty()
-
-    def labels_that_change(self) -> dict[str, float]:
-        """Labels that need the missing genes, with the share of their cells that gets another label."""
-        if self.label_changes is None:
-            return {}
-        return {
-            label: float(share)
-            for label, share in zip(self.labels, self.label_changes, strict=True)
-            if share > LIMITS.changed_by_genes
-        }
-
-    def _warn_of_novelty(self) -> None:
-        """Say in the log if unusually many cells are unlike the reference."""
         if self.novelty_pvalue is None:
             return
         share = (self.novelty_pvalue <= LIMITS.pvalue).mean()
@@ -418,6 +404,16 @@ class AnnotationResult:
                 100 * LIMITS.pvalue,
                 call("tosica.tl.novelty", "adata, model"),
             )
+
+    def labels_that_change(self) -> dict[str, float]:
+        """Labels that need the missing genes, with the share of their cells that gets another label."""
+        if self.label_changes is None:
+            return {}
+        return {
+            label: float(share)
+            for label, share in zip(self.labels, self.label_changes, strict=True)
+            if share > LIMITS.changed_by_genes
+        }
 
     def _second_labels(self, cutoff: Cutoff) -> dict[str, NDArray[Any]]:
         """Find the label that the cells of each label would have next, and its mean probability in them."""

@@ -26,7 +26,7 @@ _TAGS = (
 )
 _ADDRESS = re.compile(r"(https?://[\w./%?=&;,:+#~-]*[\w/])", re.ASCII)
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#+!|~$&@])")
-_PAGE = """\
+PAGE = """\
 ---
 {metadata}
 ---
@@ -95,80 +95,9 @@ def import_client() -> Any:
     return huggingface_hub
 
 
-def make_card(
-    model: AnnotationMixin,
-    *,
-    load: str,
-    tissue: str | Iterable[str],
-    license: str,  # noqa: A002 # as the hub calls it
-    organism: str | None = None,
-    description: str | None = None,
-    version: str | None = None,
-    doi: str | None = None,
-    citation: str | None = None,
-    contact: str | None = None,
-) -> str:
-    """Make the card of a trained model.
-
-    Parameters
-    ----------
-    model
-        The model; it needs no reference.
-    load
-        Python that loads the model.
-    tissue, license, organism, description, version, doi, citation, contact
-        As in :meth:`tosica.TOSICA.get_model_card`.
-
-    Returns
-    -------
-    Markdown with metadata in YAML in front. Names and texts of users are escaped.
-    """
-    model._check_trained()
-    tissues = [tissue] if isinstance(tissue, str) else tissue
-    tissues = [one_line(name) for name in tissues]
-    organism = one_line(organism or _organism_of(model))
-    subject = [*tissues, organism] if organism else tissues
-    metadata = import_client().ModelCardData(
-        library_name="tosica",
-        license=license.lower(),
-        tags=_tags(model, organism, tissues),
-    )
-    facts: dict[str, str | None] = {
-        "Tissue": ", ".join(tissues),
-        "Organism": organism,
-        **_facts(model),
-        "Version": version,
-        "Fingerprint": model.fingerprint,
-        "License": license,
-    }
-    if citation:
-        facts["Reference data"] = citation
-    if doi:
-        facts["DOI"] = f"https://doi.org/{doi.removeprefix('https://doi.org/')}"
-    if contact:
-        facts["Contact"] = contact
-    facts["Shared with"] = f"tosica {package_version('tosica')}"
-    table = {"": list(facts), " ": [text or "not stated" for text in facts.values()]}
-    labels = _labels_table(model)
-    codes = model.training_.held_out_codes
-    if codes is None or not codes.shape[1]:
-        scores = "None are kept in this model."
-    else:
-        scores = _add_scores(model, codes, labels)
-    return _PAGE.format(
-        metadata=metadata.to_yaml(),
-        where=escape(", ".join(subject)),
-        other_organisms=" and organisms" if organism else "",
-        n_labels=len(model.labels),
-        description=f"**Description:** {escape(description)}" if description else "",
-        load=load,
-        facts=_table(table),
-        labels=_table(labels),
-        scores=scores,
-    )
-
-
-def _tags(model: AnnotationMixin, organism: str, tissues: Iterable[str]) -> list[str]:
+def card_tags(
+    model: AnnotationMixin, organism: str, tissues: Iterable[str]
+) -> list[str]:
     """List the tags that the hub finds a model by: the general ones, then those of scvi-hub."""
     return [
         *_TAGS,
@@ -196,7 +125,7 @@ def escape(text: str) -> str:
     return "".join(pieces)
 
 
-def _table(columns: Mapping[str, Sequence[str]]) -> str:
+def markdown_table(columns: Mapping[str, Sequence[str]]) -> str:
     """Write columns as a table, and escape what is in them."""
     header = [escape(name) for name in columns]
     rule = ["---"] * len(columns)
@@ -206,14 +135,14 @@ def _table(columns: Mapping[str, Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))
 
 
-def _organism_of(model: AnnotationMixin) -> str:
+def organism_of(model: AnnotationMixin) -> str:
     """Organism of the gene sets, if those of all modalities agree on one."""
     organisms = {str(modality.mask["organism"]) for modality in model.modalities}
     organisms -= {"unknown", ""}
     return organisms.pop() if len(organisms) == 1 else ""
 
 
-def _facts(model: AnnotationMixin) -> dict[str, str | None]:
+def card_facts(model: AnnotationMixin) -> dict[str, str | None]:
     """Facts that the model knows: labels, cells, batches, genes and gene sets."""
     counts = model.training_.label_counts
     facts: dict[str, str | None] = {
@@ -239,7 +168,7 @@ def _facts(model: AnnotationMixin) -> dict[str, str | None]:
     return facts
 
 
-def _labels_table(model: AnnotationMixin) -> dict[str, Sequence[str]]:
+def labels_table(model: AnnotationMixin) -> dict[str, Sequence[str]]:
     """Columns of the labels: name, term and number of cells."""
     columns: dict[str, Sequence[str]] = {"Label": model.labels}
     terms = model.ontology_term_ids_
@@ -253,7 +182,7 @@ def _labels_table(model: AnnotationMixin) -> dict[str, Sequence[str]]:
     return columns
 
 
-def _add_scores(
+def add_scores(
     model: AnnotationMixin, codes: np.ndarray, columns: dict[str, Sequence[str]]
 ) -> str:
     """Add scores on the held-out cells to the columns of labels, and sum them up in a sentence."""

@@ -12,7 +12,7 @@ import torch
 from tosica._obs import file_columns, read_groups
 from tosica._parallel import thread_map, thread_pool
 from tosica._settings import logger, warn_user
-from tosica._text import call, format_thousands, list_names, only_known, parameter
+from tosica._text import format_thousands, list_names, only_known, parameter
 from tosica._validate import FilePath, as_names, validate_params
 from tosica.data import ExpressionSource
 from tosica.linear import MAX_CELLS, subsample_by_label
@@ -218,9 +218,11 @@ class ChangeLabelsMixin(SetupMixin):
             If the column is missing.
         TypeError
             If an argument is of the wrong type, or the model is one of a MuData.
+        RuntimeError
+            If the model is not trained.
         ValueError
-            If the model is not trained, has no linear branch or no statistics of its reference; if
-            a new label is a name that a model cannot hold; and as :meth:`annotate`.
+            If the model has no linear branch or no statistics of its reference; if a new label is a
+            name that a model cannot hold; and as :meth:`annotate`.
         FileNotFoundError
             If the folder of the model or a file of it is missing.
 
@@ -279,7 +281,7 @@ class ChangeLabelsMixin(SetupMixin):
         else:
             FilePath().check("reference_model", reference_model)
             base = cls.load(reference_model, accelerator=accelerator, device=device)
-        base._check_extensible()
+        base._learning_branch()
         if labels_key is None:
             labels_key = base._labels_key
         place = f"adata.obs[{labels_key!r}]"
@@ -295,7 +297,15 @@ class ChangeLabelsMixin(SetupMixin):
         ).remove_unused_categories()
         names = [name for name in groups.categories if name not in base.labels]
         _check_new_labels(names, base.labels, place)
-        model = base._extend(names, _values_of(adata.obs[labels_key], names))
+        # In the type that labels have in the column.
+        categories = adata.obs[labels_key].astype("category").cat.categories
+        categories = categories[categories.astype(str).isin(names)]
+        positions = pd.Index(categories.astype(str)).get_indexer(names)
+        values = typed_labels(categories)[positions]
+        model = base._with_labels(base._label_table.extend(names, values))
+        model.training_ = deepcopy(base.training_)
+        if model.training_.adaptation is not None:
+            model.training_.adaptation = model.training_.adaptation.forget_before()
         codes = groups.set_categories(model.labels).codes.astype(np.int64)
         unlabeled = np.flatnonzero(codes < 0)
         # More cells without a label hardly change how the batch differs.
@@ -341,22 +351,6 @@ class ChangeLabelsMixin(SetupMixin):
                 "The model has no new labels to fit: make it by TOSICA.load_query_data(query, model)."
             )
         self._new_labels.fit(self)
-
-    def _check_extensible(self) -> None:
-        """Refuse a model that no label can be added to."""
-        if self.modalities[0].name is not None:
-            raise TypeError(
-                "No labels can be added to a model of a MuData: train a new one on all labels."
-            )
-        if not self.is_trained_:
-            raise ValueError(
-                f"The model is not trained: call {call('model.train', '')} first."
-            )
-        if self.module.linear is None:
-            raise ValueError(
-                "The model has no linear branch, which new labels are added to: train one with it."
-            )
-        self._require_statistics()
 
     @validate_params()
     def subset(self, labels: str | Iterable[str]) -> Self:
@@ -430,15 +424,6 @@ class ChangeLabelsMixin(SetupMixin):
             )
         return codes
 
-    def _extend(self, names: list[str], values: np.ndarray) -> Self:
-        """Make a copy of the model with more labels, which no cell gets yet."""
-        model = self._with_labels(self._label_table.extend(names, values))
-        results = deepcopy(self.training_)
-        if results.adaptation is not None:
-            results.adaptation = results.adaptation.forget_before()
-        model.training_ = results
-        return model
-
     def _with_labels(self, labels: Labels) -> Self:
         """Make a copy of the model with other labels; no cell gets one that is new."""
         registry = deepcopy(self.registry_)
@@ -478,14 +463,6 @@ class ChangeLabelsMixin(SetupMixin):
             self._term_of_label,
             self._parent_of_label,
         )
-
-
-def _values_of(column: pd.Series, names: list[str]) -> np.ndarray:
-    """Values of a column in their own type, by their text."""
-    categories = column.astype("category").cat.categories
-    categories = categories[categories.astype(str).isin(names)]
-    positions = pd.Index(categories.astype(str)).get_indexer(names)
-    return typed_labels(categories)[positions]
 
 
 def _check_new_labels(names: list[str], own_names: list[str], place: str) -> None:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
+from importlib.metadata import version as package_version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self
 
 from tosica._settings import logger
-from tosica._validate import validate_params
+from tosica._validate import as_names, validate_params
 from tosica.model._annotation import AnnotationMixin
-from tosica.model._card import import_client, make_card
+from tosica.model._card import (
+    PAGE,
+    add_scores,
+    card_facts,
+    card_tags,
+    escape,
+    import_client,
+    labels_table,
+    markdown_table,
+    one_line,
+    organism_of,
+)
 from tosica.model._device import ACCELERATOR, DEVICE, is_rank_zero
 from tosica.model._save_load import MODEL_FILE, SaveLoadMixin
 
@@ -86,7 +97,7 @@ class HubMixin(AnnotationMixin, SaveLoadMixin):
             token=token,
             allow_patterns=[MODEL_FILE, CARD_FILE],
             library_name="tosica",
-            library_version=version("tosica"),
+            library_version=package_version("tosica"),
         )
         # The folder is called by the commit.
         logger.info("from_hub: %s at commit %s", repo_id, Path(folder).name)
@@ -153,12 +164,14 @@ class HubMixin(AnnotationMixin, SaveLoadMixin):
         if not is_rank_zero(self):
             return ""
         load = f'tosica.TOSICA.from_hub("{repo_id}")  # pip install "tosica[hub]"'
-        card = make_card(self, load=load, **about)
+        card = self.get_model_card(load=load, **about)
         if commit_message is None:
             model_version = about.get("version") or self.fingerprint
             commit_message = f"Upload version {model_version}"
         api = import_client().HfApi(
-            token=token, library_name="tosica", library_version=version("tosica")
+            token=token,
+            library_name="tosica",
+            library_version=package_version("tosica"),
         )
         with TemporaryDirectory() as folder:
             self.save(folder, overwrite=True)
@@ -190,6 +203,7 @@ class HubMixin(AnnotationMixin, SaveLoadMixin):
         doi: str | None = None,
         citation: str | None = None,
         contact: str | None = None,
+        load: str = 'tosica.TOSICA.load("folder")',
     ) -> str:
         """Get the card of the model, a page in Markdown that tells others what it is.
 
@@ -214,6 +228,8 @@ class HubMixin(AnnotationMixin, SaveLoadMixin):
             What to cite for the reference.
         contact
             Whom to ask.
+        load
+            Python that loads the model.
 
         Returns
         -------
@@ -241,15 +257,49 @@ class HubMixin(AnnotationMixin, SaveLoadMixin):
         - biology
         ...
         """
-        return make_card(
-            self,
-            load='tosica.TOSICA.load("folder")',
-            tissue=tissue,
-            license=license,
-            organism=organism,
-            description=description,
-            version=version,
-            doi=doi,
-            citation=citation,
-            contact=contact,
+        self._check_trained()
+        tissues = [one_line(name) for name in as_names(tissue)]
+        organism = one_line(organism or organism_of(self))
+        subject = [*tissues, organism] if organism else tissues
+        metadata = import_client().ModelCardData(
+            library_name="tosica",
+            license=license.lower(),
+            tags=card_tags(self, organism, tissues),
+        )
+        facts: dict[str, str | None] = {
+            "Tissue": ", ".join(tissues),
+            "Organism": organism,
+            **card_facts(self),
+            "Version": version,
+            "Fingerprint": self.fingerprint,
+            "License": license,
+        }
+        if citation:
+            facts["Reference data"] = citation
+        if doi:
+            facts["DOI"] = f"https://doi.org/{doi.removeprefix('https://doi.org/')}"
+        if contact:
+            facts["Contact"] = contact
+        facts["Shared with"] = f"tosica {package_version('tosica')}"
+        table = {
+            "": list(facts),
+            " ": [text or "not stated" for text in facts.values()],
+        }
+        about = f"**Description:** {escape(description)}" if description else ""
+        labels = labels_table(self)
+        codes = self.training_.held_out_codes
+        if codes is None or not codes.shape[1]:
+            scores = "None are kept in this model."
+        else:
+            scores = add_scores(self, codes, labels)
+        return PAGE.format(
+            metadata=metadata.to_yaml(),
+            where=escape(", ".join(subject)),
+            other_organisms=" and organisms" if organism else "",
+            n_labels=len(self.labels),
+            description=about,
+            load=load,
+            facts=markdown_table(table),
+            labels=markdown_table(labels),
+            scores=scores,
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -38,7 +37,6 @@ from tosica.linear import (
     subsample_by_label,
 )
 from tosica.model._annotation_result import (
-    CELL_FIELDS,
     CONFIDENCE,
     DEFAULT_CONFIDENCE,
     AnnotationResult,
@@ -84,44 +82,6 @@ class Comparison(NamedTuple):
     batch_signal: float | None = None
     likeness: float | None = None
     label_changes: Float32Array | None = None
-
-
-@dataclass
-class CellOutputs:
-    """Outputs of the model with a row for each cell; ``None`` if they were not asked for.
-
-    :class:`AnnotationResult` describes the fields. ``distance`` and ``nearest`` are the distance of
-    each cell from the nearest label of the reference, and the position of this label, ``(n_obs,)``.
-    """
-
-    latent: Float32Array | None = None
-    probabilities: Float32Array | None = None
-    attention: Float32Array | None = None
-    codes: IntArray | None = None
-    probability: Float32Array | None = None
-    second_codes: IntArray | None = None
-    second_probability: Float32Array | None = None
-    nearest: IntArray | None = None
-    distance: Float32Array | None = None
-    novelty: Float32Array | None = None
-
-    def arrays(self) -> Iterator[tuple[str, NDArray]]:
-        """Iterate over the names and values of the fields that were asked for."""
-        for field in fields(self):
-            values = getattr(self, field.name)
-            if values is not None:
-                yield field.name, values
-
-    def write(self, position: int, minibatch: CellOutputs, n_obs: int) -> None:
-        """Write the rows of a minibatch from a position on; the first one makes the arrays."""
-        for name, rows in minibatch.arrays():
-            if not np.isfinite(rows).all():
-                raise ValueError(
-                    f"The model gives no finite {name}: its weights are spoilt; train a new one."
-                )
-            if getattr(self, name) is None:
-                setattr(self, name, np.empty((n_obs, *rows.shape[1:]), rows.dtype))
-            getattr(self, name)[position : position + len(rows)] = rows
 
 
 class InferenceMixin(SetupMixin):
@@ -182,79 +142,103 @@ class InferenceMixin(SetupMixin):
         n_obs = source.data.n_obs
         query = self._load_query(source, batch_size=batch_size, sample=sample)
         run = partial(self._infer_minibatch, query.modalities, output_names, precision)
-        cells = CellOutputs()
+        cells: dict[str, NDArray] = {}
         with (
             thread_pool(self.module.device),
             progress(n_obs, "annotate", enabled=enable_progress_bar) as bar,
         ):
-            for minibatch, values in thread_map(run, query):
-                cells.write(minibatch.start, values, n_obs)
+            for minibatch, outputs_of_cells in thread_map(run, query):
+                _write_rows(cells, outputs_of_cells, minibatch.start, n_obs)
                 bar.update(len(minibatch.x))
         tokens = np.flatnonzero(np.isin(self.tokens.modality, query.modalities))
         if not unannotated:
             # Unannotated tokens come last.
             n_gene_sets = len(self.tokens.names) - self.tokens.n_unannotated
             tokens = tokens[tokens < n_gene_sets]
-        if cells.attention is not None:
-            cells.attention = np.ascontiguousarray(cells.attention[:, : len(tokens)])
-        novelty_pvalue = None
+        if "attention" in cells:
+            cells["attention"] = np.ascontiguousarray(
+                cells["attention"][:, : len(tokens)]
+            )
         comparison = Comparison()
-        if cells.novelty is not None:
+        if "novelty" in cells:
+            distance = cells.pop("distance")
+            nearest = cells.pop("nearest")
+            statistics = self._require_statistics()
+            compared = [(distance, nearest)]
             # A part of a query is corrected by cells from all over it.
-            distances = None
             if sample is not None:
-                distances = self._distances(sample, layer, use_raw)
-            novelty_pvalue = self._novelty_pvalues(cells, distances)
+                with (
+                    only_warnings(query_logger),
+                    warnings.catch_warnings(action="ignore"),
+                ):
+                    batches = self.iter_batches(sample, layer=layer, use_raw=use_raw)
+                    compared = [_distance(statistics, batch) for batch in batches]
+            distances, labels = zip(*compared, strict=True)
+            excess = label_excess(
+                np.concatenate(distances), np.concatenate(labels), statistics
+            )
+            pvalue = pvalues(distance - excess[nearest], statistics.reference_scores)
+            cells["novelty_pvalue"] = pvalue.astype(np.float32)
             if sample is None or sample is source.data:
                 comparison = self._compare_with_reference(source)
         return self._make_result(
-            source.data.obs_names,
-            cells,
-            query,
-            tokens,
-            confidence=confidence,
-            novelty_pvalue=novelty_pvalue,
-            comparison=comparison,
+            source.data.obs_names, cells, query, tokens, confidence, comparison
         )
 
     def _make_result(
         self,
         obs_names: pd.Index,
-        cells: CellOutputs,
+        cells: dict[str, NDArray],
         query: QueryLoader,
         tokens: IntArray,
-        *,
         confidence: float,
-        novelty_pvalue: Float32Array | None,
         comparison: Comparison,
     ) -> AnnotationResult:
-        """Collect outputs, and describe the labels and gene sets of the model."""
+        """Describe the cells for which the model was asked.
+
+        Parameters
+        ----------
+        obs_names
+            Names of the cells.
+        cells
+            Arrays with a row for each cell, by the names of the result's fields; more are added.
+        query
+            The query, for its modalities and genes.
+        tokens
+            Positions of the tokens that attention has.
+        confidence
+            Least probability of a confident answer.
+        comparison
+            Of query and reference.
+        """
         labels = self.get_state_registry(REGISTRY_KEYS.LABELS_KEY)
         levels = self._levels
-        level_codes = None
-        level_probability = None
-        if levels and cells.codes is not None and cells.probabilities is not None:
-            level_codes, level_probability = groups_of_labels(
-                cells.codes, cells.probabilities, levels
-            )
         hierarchy = self._hierarchy
-        confident_codes = None
-        confident_probability = None
-        if len(hierarchy.names) > len(self.labels):
-            confident_codes, confident_probability = self._confident_answers(
-                hierarchy, cells, confidence
-            )
-        modalities = self._modalities_of_tokens(tokens)
+        if "probabilities" in cells:
+            probabilities = cells["probabilities"]
+            if levels:
+                cells["level_codes"], cells["level_probability"] = groups_of_labels(
+                    cells["codes"], probabilities, levels
+                )
+            if len(hierarchy.names) > len(self.labels):
+                codes, probability = hierarchy.answer(probabilities, confidence)
+                cutoff = self.training_.novelty_cutoff
+                if "novelty" in cells and cutoff is not None:
+                    codes[cells["novelty"] > cutoff] = len(hierarchy.names)
+                cells["confident_codes"] = codes
+                cells["confident_probability"] = probability
+        modalities = None
         mask_source = ""
-        if modalities is None:
+        if self.modalities[0].name is None:
             mask_source = str(self.modalities[0].mask.get("source", ""))
+        else:
+            owners = self.tokens.modality[tokens]
+            modalities = [str(self.modalities[i].name) for i in owners]
         n_missing_genes = 0
         if query.measured is not None:
             n_missing_genes = int((~query.measured).sum())
         adaptation = self.training_.adaptation
-        per_cell: dict[str, Any] = {
-            name: values for name, values in cells.arrays() if name in CELL_FIELDS
-        }
+        per_cell: dict[str, Any] = cells
         return AnnotationResult(
             obs_names=obs_names,
             labels=self.labels,
@@ -275,34 +259,10 @@ class InferenceMixin(SetupMixin):
             **comparison._asdict(),
             adapted="" if adaptation is None else str(adaptation),
             levels=levels,
-            level_codes=level_codes,
-            level_probability=level_probability,
             subset_of=self.training_.subset_of,
             left_out_labels=self.training_.left_out_labels,
             **per_cell,
-            novelty_pvalue=novelty_pvalue,
-            confident_codes=confident_codes,
-            confident_probability=confident_probability,
         )
-
-    def _modalities_of_tokens(self, tokens: IntArray) -> list[str] | None:
-        """Name the modality of each token, ``(n_tokens,)``, in a model of several."""
-        names = [modality.name for modality in self.modalities]
-        if names[0] is None:
-            return None
-        return [str(names[i]) for i in self.tokens.modality[tokens]]
-
-    def _confident_answers(
-        self, hierarchy: LabelHierarchy, cells: CellOutputs, confidence: float
-    ) -> tuple[IntArray | None, Float32Array | None]:
-        """Find codes and probabilities of the confident answers, if there are probabilities."""
-        if cells.probabilities is None:
-            return None, None
-        codes, probability = hierarchy.answer(cells.probabilities, confidence)
-        cutoff = self.training_.novelty_cutoff
-        if cells.novelty is not None and cutoff is not None:
-            codes[cells.novelty > cutoff] = len(hierarchy.names)
-        return codes, probability
 
     @torch.inference_mode()
     def _infer_minibatch(
@@ -311,7 +271,7 @@ class InferenceMixin(SetupMixin):
         outputs: set[str],
         precision: Precision,
         minibatch: Minibatch,
-    ) -> tuple[Minibatch, CellOutputs]:
+    ) -> tuple[Minibatch, dict[str, NDArray]]:
         """Compute the outputs of some cells, and return them with these cells."""
         device = self.module.device
         is_rounded = precision == "bf16-mixed" and device.type != "cpu"
@@ -324,47 +284,36 @@ class InferenceMixin(SetupMixin):
             )
         calibrated = self.module.calibrated(encoded.logits, modalities)
         probabilities = _to_numpy(calibrated.softmax(1))
-        cells = CellOutputs()
+        cells: dict[str, NDArray] = {}
         if "latent" in outputs:
-            cells.latent = _to_numpy(encoded.latent)
+            cells["latent"] = _to_numpy(encoded.latent)
         if encoded.attention is not None:
-            cells.attention = _to_numpy(encoded.attention)
+            cells["attention"] = _to_numpy(encoded.attention)
         if "probabilities" in outputs:
-            cells.probabilities = probabilities
             rows = np.arange(len(probabilities))
-            cells.codes = best_labels(probabilities, self._levels)
-            cells.probability = probabilities[rows, cells.codes]
+            codes = best_labels(probabilities, self._levels)
             second = probabilities.copy()
-            second[rows, cells.codes] = 0
-            cells.second_codes = second.argmax(1).astype(np.int32)
-            cells.second_probability = second[rows, cells.second_codes]
+            second[rows, codes] = 0
+            second_codes = second.argmax(1).astype(np.int32)
+            cells |= {
+                "probabilities": probabilities,
+                "codes": codes,
+                "probability": probabilities[rows, codes],
+                "second_codes": second_codes,
+                "second_probability": second[rows, second_codes],
+            }
         statistics = self.training_.novelty_statistics
         if "novelty" in outputs and statistics is not None:
-            distance, cells.nearest = _distance(statistics, minibatch)
+            distance, nearest = _distance(statistics, minibatch)
             highest = self._probability_before(minibatch.x, minibatch.measured)
             if highest is None:
                 highest = probabilities.max(1)
-            cells.distance = distance.astype(np.float32)
-            cells.novelty = add_doubt(distance, highest).astype(np.float32)
+            cells |= {
+                "nearest": nearest,
+                "distance": distance.astype(np.float32),
+                "novelty": add_doubt(distance, highest).astype(np.float32),
+            }
         return minibatch, cells
-
-    def _novelty_pvalues(
-        self,
-        cells: CellOutputs,
-        sample: tuple[FloatArray, IntArray] | None,
-    ) -> Float32Array:
-        """Compute p-values of distances, without the excess that the cells of a label share.
-
-        The excess is measured in the cells themselves, or in the distances and nearest labels of a
-        ``sample`` of the whole query.
-        """
-        statistics = self._require_statistics()
-        assert cells.distance is not None
-        assert cells.nearest is not None
-        distance, nearest = sample or (cells.distance, cells.nearest)
-        excess = label_excess(distance, nearest, statistics)
-        corrected = cells.distance - excess[cells.nearest]
-        return pvalues(corrected, statistics.reference_scores).astype(np.float32)
 
     @torch.inference_mode()
     def _compare_with_reference(self, source: ExpressionSource) -> Comparison:
@@ -449,19 +398,6 @@ class InferenceMixin(SetupMixin):
             return None
         expression = linear.expression(x, measured).cpu().numpy()
         return adaptation.highest_probability(expression)
-
-    def _distances(
-        self,
-        cells: AnnData,
-        layer: str | Mapping[str, str] | None,
-        use_raw: bool,
-    ) -> tuple[FloatArray, IntArray]:
-        """Compute the distance of cells from the nearest label, and which label it is."""
-        with only_warnings(query_logger), warnings.catch_warnings(action="ignore"):
-            batches = self.iter_batches(cells, layer=layer, use_raw=use_raw)
-            scores = [_distance(self._require_statistics(), batch) for batch in batches]
-        distances, nearest = zip(*scores, strict=True)
-        return np.concatenate(distances), np.concatenate(nearest)
 
     @validate_params(layer=LAYER)
     def iter_batches(
@@ -593,6 +529,23 @@ class InferenceMixin(SetupMixin):
             # A name may have any character but these.
             hasher.update("\0".join([*map(str, names), ""]).encode() + b"\1")
         return hasher.hexdigest()[:16]
+
+
+def _write_rows(
+    cells: dict[str, NDArray],
+    minibatch: dict[str, NDArray],
+    position: int,
+    n_obs: int,
+) -> None:
+    """Write the rows of a minibatch from a position on; the first one makes the arrays."""
+    for name, rows in minibatch.items():
+        if not np.isfinite(rows).all():
+            raise ValueError(
+                f"The model gives no finite {name}: its weights are spoilt; train a new one."
+            )
+        if name not in cells:
+            cells[name] = np.empty((n_obs, *rows.shape[1:]), rows.dtype)
+        cells[name][position : position + len(rows)] = rows
 
 
 def _to_numpy(tensor: Tensor) -> Float32Array:

@@ -476,19 +476,11 @@ def _has_mask(adata: AnnData, key: str, project: Project) -> bool:
 
 def _write_mask(adata: AnnData, key: str, project: Project) -> None:
     """Write the mask as :func:`tosica.pp.build_mask` writes one."""
-    n_sets = len(project.gene_sets) - project.n_unannotated
-    n_covered = len(np.unique(project.mask[:, :n_sets].indices))
     adata.varm[key] = project.mask.tocsr()
     adata.uns[key] = {
         "gene_sets": np.array(project.gene_sets, dtype=object),
         "source": "legacy project",
         "organism": "unknown",
-        "release": "",
-        "matched_by": "var_names",
-        "n_genes_mapped": 0,
-        "params": {"n_unannotated": project.n_unannotated},
         "n_unannotated": project.n_unannotated,
         "n_genes": len(project.genes),
-        "n_genes_covered": n_covered,
-        "coverage": n_covered / len(project.genes),
     }

@@ -22,6 +22,8 @@ from tosica.data import (
     ModalityKind,
     ModalityScale,
     ModalitySlice,
+    cell_indexers,
+    reindex_obs,
 )
 from tosica.model._fields import ExpressionField, MaskField
 from tosica.module import REGISTRY_KEYS, TokenLayout
@@ -173,12 +175,18 @@ def open_matrix(
         return CellMatrix(
             data, layer=modalities[0].layer, normalization=modalities[0].normalization
         )
+    names = [str(modality.name) for modality in modalities]
+    indexers = cell_indexers(data, names)
     return JointMatrix(
-        data,
-        layers={str(modality.name): modality.layer for modality in modalities},
-        normalizations={
-            str(modality.name): modality.normalization for modality in modalities
-        },
+        [
+            CellMatrix(
+                reindex_obs(data[name], indexers[name]),
+                layer=modality.layer,
+                name=place_of(name),
+                normalization=modality.normalization,
+            )
+            for name, modality in zip(names, modalities, strict=True)
+        ]
     )
 
 

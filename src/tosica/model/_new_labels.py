@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _BATCH_SIZE = 256
 
 
-class NewLabels:
+class NewLabels(NamedTuple):
     """Labels of a query that were added to a model, and the cells that they are fitted to.
 
     Parameters
@@ -46,16 +46,13 @@ class NewLabels:
         Number of labels that the model had.
     """
 
-    def __init__(
-        self, query: QueryLoader, codes: IntArray, n_model_labels: int
-    ) -> None:
-        self._query = query
-        self._codes = codes
-        self._n_model_labels = n_model_labels
+    query: QueryLoader
+    codes: IntArray
+    n_model_labels: int
 
     def fit(self, model: SetupMixin) -> None:
         """Fit the labels that were added to a model; all other logits stay as they are."""
-        names = model.labels[self._n_model_labels :]
+        names = model.labels[self.n_model_labels :]
         if not names:
             logger.info(
                 "fit_new_labels: the query has no new label, and the model stays as it is"
@@ -66,26 +63,19 @@ class NewLabels:
         linear = model.module.linear
         assert linear is not None  # load_query_data refuses such models
         # Without the means that an earlier fit of the same labels added.
-        is_model_label = statistics.labels < self._n_model_labels
+        is_model_label = statistics.labels < self.n_model_labels
         statistics = replace(
             statistics,
             means=statistics.means[is_model_label],
             labels=statistics.labels[is_model_label],
         )
         with restore_on_failure(model), progress(None, "fit_new_labels"):
-            fit = _Fit(
-                self._query,
-                self._codes,
-                self._n_model_labels,
-                model.module,
-                linear,
-                statistics,
-            )
+            fit = _Fit(self, model.module, linear, statistics)
             statistics, recall = fit.run(names)
         sizes = np.bincount(
-            self._codes[self._codes >= 0], minlength=len(model.labels)
+            self.codes[self.codes >= 0], minlength=len(model.labels)
         ).tolist()
-        counts = dict(zip(names, sizes[self._n_model_labels :], strict=True))
+        counts = dict(zip(names, sizes[self.n_model_labels :], strict=True))
         model.training_ = replace(
             results,
             label_counts=(results.label_counts or {}) | counts,
@@ -106,20 +96,16 @@ class _Fit:
 
     def __init__(
         self,
-        query: QueryLoader,
-        codes: IntArray,
-        n_model_labels: int,
+        new_labels: NewLabels,
         module: TOSICAModule,
         linear: LinearBranch,
         statistics: ReferenceStatistics,
     ) -> None:
-        self._query = query
-        self._codes = codes
-        self._n_model_labels = n_model_labels
+        self._query, self._codes, self._n_model_labels = new_labels
         self._module = module
         self._linear = linear
         self._statistics = statistics
-        self._x, self._measured = read_all(query)
+        self._x, self._measured = read_all(self._query)
 
     def run(self, names: list[str]) -> tuple[ReferenceStatistics, FloatArray]:
         """Fit the new labels, and get the statistics with their means, and the held-out recall."""
@@ -131,7 +117,15 @@ class _Fit:
         clip_max = self._linear.clip_max
         highest = torch.from_numpy(cells.x.max(0).toarray().ravel()).to(clip_max)
         clip_max.copy_(torch.maximum(clip_max, highest))
-        self._warn_of_two_types(cells, names)
+        for code, name in enumerate(names):
+            is_second = split_in_two(cells.x[cells.labels == code], self._statistics)
+            if is_second is not None:
+                n_second = is_second.sum()
+                warn_user(
+                    f"The {len(is_second)} cells labelled {name!r} look like two types, of "
+                    f"{len(is_second) - n_second} and {n_second} cells: cluster them alone, and give "
+                    "each type its own label."
+                )
         means = self._means(cells)
         model_cells, shifts = self._compare(x[~is_new], self._codes[~is_new], means)
         fitted = fit_new_labels(
@@ -154,18 +148,6 @@ class _Fit:
         all_codes = np.append(self._statistics.labels, codes)
         statistics = replace(self._statistics, means=all_means, labels=all_codes)
         return statistics, fitted.recall
-
-    def _warn_of_two_types(self, cells: LabeledCells, names: list[str]) -> None:
-        """Warn of new labels whose cells look like two types."""
-        for code, name in enumerate(names):
-            is_second = split_in_two(cells.x[cells.labels == code], self._statistics)
-            if is_second is not None:
-                n_second = is_second.sum()
-                warn_user(
-                    f"The {len(is_second)} cells labelled {name!r} look like two types, of "
-                    f"{len(is_second) - n_second} and {n_second} cells: cluster them alone, and give "
-                    "each type its own label."
-                )
 
     def _means(self, cells: LabeledCells) -> FloatArray:
         """Mean expression of each label, with missing genes imputed, ``(n_labels, n_genes)``."""

@@ -147,16 +147,19 @@ class ReferenceData(LightningDataModule):
         self._has_all_cells = False
         self._blocks = blocks
 
+    @property
+    def _processes(self) -> tuple[int, int]:
+        """Rank of this process, and number of all."""
+        if self.trainer is None:
+            return 0, 1
+        return self.trainer.global_rank, self.trainer.world_size
+
     def train_dataloader(self) -> Minibatches | ShuffleBuffer:
         """Make minibatches of training cells, rare labels more often.
 
         With several processes, each gets its shard of every minibatch.
         """
-        rank = 0
-        n_processes = 1
-        if self.trainer is not None:
-            rank = self.trainer.global_rank
-            n_processes = self.trainer.world_size
+        rank, n_processes = self._processes
         shard_size = max(min(self.batch_size, self.n_train // n_processes), 1)
         batch_size = shard_size * n_processes
         n_batches = -(-self.n_train // batch_size)
@@ -197,11 +200,7 @@ class ReferenceData(LightningDataModule):
         With several processes, each gets its shard of every minibatch, unless ``all_shards``. All have as
         many minibatches, and the last one may be empty for some of them.
         """
-        rank = 0
-        n_processes = 1
-        if self.trainer is not None and not all_shards:
-            rank = self.trainer.global_rank
-            n_processes = self.trainer.world_size
+        rank, n_processes = (0, 1) if all_shards else self._processes
         size = self.batch_size * n_processes
         shards = []
         for offset in range(0, self.n_val, size):

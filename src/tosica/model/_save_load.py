@@ -111,32 +111,23 @@ class SaveLoadMixin(SetupMixin):
             attributes[name] = getattr(self, name, None)
         folder.mkdir(parents=True, exist_ok=True)
         if save_anndata:
-            self._save_reference(folder, prefix or "", anndata_write_kwargs)
+            adata = self.adata
+            own_file = adata.filename if adata.isbacked else None
+            name = "adata.h5ad"
+            if self.modalities[0].name is not None:
+                name = "mdata.h5mu"
+            with replace_file(folder / f"{prefix or ''}{name}") as path:
+                try:
+                    adata.write(path, **anndata_write_kwargs)
+                finally:
+                    if own_file is not None:
+                        adata.file.filename = own_file
         contents = {
             _STATE: self.module.state_dict(),
             _VAR_NAMES: self.tokens.var_names,
             _ATTRIBUTES: attributes,
         }
         write_plain(to_plain(contents), folder / f"{prefix or ''}{MODEL_FILE}")
-
-    def _save_reference(
-        self, folder: Path, prefix: str, arguments: dict[str, Any]
-    ) -> None:
-        """Write the reference, which stays with its own file if it is backed."""
-        adata = self.adata
-        own_file = adata.filename if adata.isbacked else None
-        if self.modalities[0].name is None:
-            name = "adata.h5ad"
-            write = adata.write_h5ad
-        else:
-            name = "mdata.h5mu"
-            write = adata.write_h5mu
-        with replace_file(folder / f"{prefix}{name}") as path:
-            try:
-                write(path, **arguments)
-            finally:
-                if own_file is not None:
-                    adata.file.filename = own_file
 
     @classmethod
     @validate_params(accelerator=ACCELERATOR, device=DEVICE)

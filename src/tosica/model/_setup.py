@@ -42,7 +42,6 @@ from tosica.model._fields import (
     ExpressionField,
     LabelsField,
     MaskField,
-    read_terms,
 )
 from tosica.model._modalities import field_keys, place_of, read_modalities
 from tosica.module import REGISTRY_KEYS
@@ -60,6 +59,7 @@ if TYPE_CHECKING:
     from tosica.model._modalities import Modality
     from tosica.model._training_result import TrainingResult
     from tosica.module import TokenLayout, TOSICAModule
+    from tosica.module._module import LinearBranch
 
 # Arguments that scvi-tools passes on where a registry exists already.
 _TRANSFER_ARGS = ("source_registry", "extend_categories", "allow_missing_labels")
@@ -112,6 +112,20 @@ class SetupMixin(BaseModelClass):
                 "The model has no statistics of its reference, as it is old or of few cells: train a new one."
             )
         return statistics
+
+    def _learning_branch(self) -> LinearBranch:
+        """Get the linear branch, which learns from a query; refuse models that cannot."""
+        if self.modalities[0].name is not None:
+            raise TypeError(
+                "A model of a MuData cannot learn from a query: train one on the modality that the query has."
+            )
+        if self.module.linear is None:
+            raise ValueError(
+                "The model has no linear branch, which learns from a query: train one with it."
+            )
+        self._check_trained()
+        self._require_statistics()
+        return self.module.linear
 
     _is_extended = False  # whether load_query_data made the model
     _term_of_label: Mapping[str, str] | None = None
@@ -358,9 +372,20 @@ class SetupMixin(BaseModelClass):
             source_fields = kwargs["source_registry"]["field_registries"]
         fields: list[BaseAnnDataField] = []
         for role, name in roles.items():
-            fields += _fields_of_modality(
-                data, role, name, layers.get(name), arguments["mask_key"], source_fields
+            x_key, mask_field_key = field_keys(role, name)
+            # With the genes of the model, if there is one.
+            source = source_fields.get(x_key, {}).get("state_registry", {})
+            expression = _wrap(ExpressionField, data, name)(
+                x_key,
+                layers.get(name),
+                name=place_of(name),
+                kind=MODALITY_KINDS[role],
+                genes=source.get(ExpressionField.COLUMN_NAMES_KEY),
             )
+            mask = _wrap(MaskField, data, name)(
+                mask_field_key, arguments["mask_key"], name=place_of(name)
+            )
+            fields += [expression, mask]
         # All are checked before the first one writes to the reference.
         for field in fields:
             field.validate_field(data)
@@ -458,11 +483,6 @@ class SetupMixin(BaseModelClass):
     @label_parents_.setter
     def label_parents_(self, parents: Mapping[str, str]) -> None:
         self._parent_of_label = check_parents(parents, self.labels)
-
-    def _read_terms(self, adata: AnnOrMuData) -> None:
-        """Take the terms of the labels from the reference, if it has any."""
-        obs = _obs_of(adata, self._modality_of(REGISTRY_KEYS.LABELS_KEY))
-        self._term_of_label = read_terms(obs, self._labels_key, self.labels)
 
     @property
     def _labels_key(self) -> str:
@@ -624,27 +644,6 @@ def _wrap(
     return partial(MuDataWrapper(field_cls), mod_key=name)
 
 
-def _fields_of_modality(
-    data: AnnOrMuData,
-    role: str,
-    name: str | None,
-    layer: str | None,
-    mask_key: str,
-    source_fields: Mapping[str, Any],
-) -> list[BaseAnnDataField]:
-    """Make the fields of a modality: its expression, with the genes of a source registry, and its mask."""
-    x_key, mask_field_key = field_keys(role, name)
-    genes = None
-    if x_key in source_fields:
-        state = source_fields[x_key]["state_registry"]
-        genes = state.get(ExpressionField.COLUMN_NAMES_KEY)
-    expression = _wrap(ExpressionField, data, name)(
-        x_key, layer, name=place_of(name), kind=MODALITY_KINDS[role], genes=genes
-    )
-    mask = _wrap(MaskField, data, name)(mask_field_key, mask_key, name=place_of(name))
-    return [expression, mask]
-
-
 def _batch_field(
     data: AnnOrMuData, batch_key: str | None, roles: Mapping[str, str | None]
 ) -> BaseAnnDataField:
@@ -652,7 +651,7 @@ def _batch_field(
     modality = None
     if batch_key is not None:
         modality = _find_column(data, batch_key, "batch_key", roles.values())
-        if _obs_of(data, modality)[batch_key].isna().any():
+        if obs_of(data, modality)[batch_key].isna().any():
             raise ValueError(
                 f"{place_of(modality, data)}.obs[{batch_key!r}] has cells without a batch (NaN)."
             )
@@ -661,7 +660,7 @@ def _batch_field(
     )
 
 
-def _obs_of(data: AnnOrMuData, name: str | None) -> pd.DataFrame:
+def obs_of(data: AnnOrMuData, name: str | None) -> pd.DataFrame:
     """Get the ``obs`` of the whole or of a modality."""
     obs: pd.DataFrame = data.obs if name is None else data[name].obs
     return obs

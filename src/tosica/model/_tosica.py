@@ -17,10 +17,12 @@ from tosica._validate import ANY_CELLS, InstanceOf, validate_params
 from tosica.data import find_genes
 from tosica.model._adapt import AdaptMixin
 from tosica.model._change_labels import ChangeLabelsMixin
+from tosica.model._fields import read_terms
 from tosica.model._hub import HubMixin
 from tosica.model._labels import Labels
 from tosica.model._levels import parents_of_levels
 from tosica.model._modalities import lay_out_tokens, read_modalities
+from tosica.model._setup import obs_of
 from tosica.model._tokens import select_tokens
 from tosica.model._training import TrainingMixin
 from tosica.model._training_result import TrainingResult
@@ -148,7 +150,8 @@ class TOSICA(TrainingMixin, AdaptMixin, ChangeLabelsMixin, HubMixin):
         )
         self.module.eval()
         if adata is not None:
-            self._read_terms(adata)
+            obs = obs_of(adata, self._modality_of(REGISTRY_KEYS.LABELS_KEY))
+            self._term_of_label = read_terms(obs, self._labels_key, self.labels)
         self.init_params_ = self._get_init_params(locals())
 
     @classmethod
@@ -266,31 +269,28 @@ class TOSICA(TrainingMixin, AdaptMixin, ChangeLabelsMixin, HubMixin):
         return model
 
     def __repr__(self) -> str:
-        shown = ", ".join(self.labels[:6]) + (", …" if len(self.labels) > 6 else "")
+        state = "not trained yet"
+        if self.is_trained_:
+            state = "trained"
+            if self.history_:
+                state += f" ({len(next(iter(self.history_.values())))} epochs)"
+        names = ", ".join(self.labels[:6]) + (", …" if len(self.labels) > 6 else "")
         width = self.module.embedding.embed_dim
-        heads = self.init_params_["non_kwargs"]["n_heads"]
-        layers = self.init_params_["non_kwargs"]["n_layers"]
-        epochs = 0 if not self.history_ else len(next(iter(self.history_.values())))
+        parameters = self.init_params_["non_kwargs"]
         n_parameters = sum(weight.numel() for weight in self.module.parameters())
-        return "\n".join(
-            [
-                f"TOSICA model, {'trained' if self.is_trained_ else 'not trained yet'}"
-                + (f" ({epochs} epochs)" if self.is_trained_ and epochs else ""),
-                *(line for modality in self.modalities for line in modality.describe()),
-                f"    labels: {len(self.labels)} ({shown})",
-                f"    network: width {width}, {heads} heads, {layers} layers, {n_parameters:,} parameters"
-                + (
-                    "; beside it a linear branch"
-                    if self.module.linear is not None
-                    else ""
-                ),
-                *(
-                    []
-                    if self.training_.adaptation is None
-                    else [f"    {self.training_.adaptation}"]
-                ),
-            ]
+        network = (
+            f"    network: width {width}, {parameters['n_heads']} heads, {parameters['n_layers']} layers, "
+            f"{n_parameters:,} parameters"
         )
+        if self.module.linear is not None:
+            network += "; beside it a linear branch"
+        lines = [f"TOSICA model, {state}"]
+        for modality in self.modalities:
+            lines += modality.describe()
+        lines += [f"    labels: {len(self.labels)} ({names})", network]
+        if self.training_.adaptation is not None:
+            lines.append(f"    {self.training_.adaptation}")
+        return "\n".join(lines)
 
 
 MODEL = InstanceOf("a TOSICA model, which tosica.TOSICA.load(folder) returns", TOSICA)

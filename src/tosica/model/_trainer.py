@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
     from torch import Tensor
 
-    from tosica.model._plan import TrainingPlan
     from tosica.model._state import TrainingState
 
 TRAINER_ARGUMENTS = {
@@ -123,32 +122,38 @@ def pop_progress_args(trainer_kwargs: dict[str, Any]) -> tuple[bool, dict[str, A
 
 def make_trainer(state: TrainingState) -> None:
     """Make the training plan and the trainer."""
-    state.plan = _make_plan(state)
+    model = state.model
+    codes = state.data.codes[state.data.train_idx]
+    n_cells = np.bincount(codes, minlength=len(model.labels))
+    # The network has to learn that a label without cells does not occur.
+    shares = torch.from_numpy(label_shares(n_cells.clip(1))).float()
+    state.plan = model._training_plan_cls(model.module, state.settings.plan, shares)
     with warnings.catch_warnings():
         # Ours works with several processes, because the loss is averaged over them.
         warnings.filterwarnings(
             "ignore", message="early_stopping was automatically disabled"
         )
-        state.runner = state.model._train_runner_cls(
-            state.model,
+        state.runner = model._train_runner_cls(
+            model,
             training_plan=state.plan,
             data_splitter=state.data,
             max_epochs=state.n_epochs,
             **_make_trainer_kwargs(state),
         )
     if state.runner.trainer.world_size > 1:
-        _check_processes(state)
+        strategy = state.runner.trainer.strategy
+        is_ddp = type(strategy) is DDPStrategy and strategy._start_method == "popen"
+        if not is_ddp or state.checkpoint or state.resume or state.blocks is not None:
+            raise ValueError(
+                "Training on several devices takes strategy='ddp', and neither checkpoint_dir, resume nor datamodule: "
+                "pass it without these, or devices=1."
+            )
+        if settings.seed is None:
+            raise ValueError(
+                "With strategy='ddp' all processes must draw the same cells: set scvi.settings.seed first."
+            )
     if state.checkpoint is not None or state.resumed is not None:
         add_checkpoint(state)
-
-
-def _make_plan(state: TrainingState) -> TrainingPlan:
-    model = state.model
-    codes = state.data.codes[state.data.train_idx]
-    n_cells = np.bincount(codes, minlength=len(model.labels))
-    # The network has to learn that a label without cells does not occur.
-    shares = torch.from_numpy(label_shares(n_cells.clip(1))).float()
-    return model._training_plan_cls(model.module, state.settings.plan, shares)
 
 
 def _make_trainer_kwargs(state: TrainingState) -> dict[str, Any]:
@@ -163,33 +168,13 @@ def _make_trainer_kwargs(state: TrainingState) -> dict[str, Any]:
         kwargs["max_time"] = {"seconds": kwargs["max_time"]}
     kwargs["callbacks"] = list(kwargs.get("callbacks") or ())
     if state.settings.early_stopping:
-        kwargs["callbacks"] += [_pop_early_stopping(kwargs), KeepBest()]
+        options = {"monitor": "validation_loss", "patience": 10, "warmup_epochs": 0}
+        for name in list(kwargs):
+            if name.startswith(_EARLY_STOPPING):
+                options[name.removeprefix(_EARLY_STOPPING)] = kwargs.pop(name)
+        kwargs["callbacks"] += [EarlyStopping(**options), KeepBest()]
     if kwargs.get("logger") is None and not kwargs.get("log_save_dir"):
         kwargs["logger"] = HistoryLogger()
     if state.resume is not None:
         kwargs["ckpt_path"] = state.resume
     return kwargs
-
-
-def _pop_early_stopping(trainer_kwargs: dict[str, Any]) -> EarlyStopping:
-    """Remove the arguments of early stopping from those of the trainer, and make its callback."""
-    options = {"monitor": "validation_loss", "patience": 10, "warmup_epochs": 0}
-    for name in list(trainer_kwargs):
-        if name.startswith(_EARLY_STOPPING):
-            options[name.removeprefix(_EARLY_STOPPING)] = trainer_kwargs.pop(name)
-    return EarlyStopping(**options)
-
-
-def _check_processes(state: TrainingState) -> None:
-    """Refuse a training on several devices that processes cannot do together."""
-    strategy = state.runner.trainer.strategy
-    is_ddp = type(strategy) is DDPStrategy and strategy._start_method == "popen"
-    if not is_ddp or state.checkpoint or state.resume or state.blocks is not None:
-        raise ValueError(
-            "Training on several devices takes strategy='ddp', and neither checkpoint_dir, resume nor datamodule: "
-            "pass it without these, or devices=1."
-        )
-    if settings.seed is None:
-        raise ValueError(
-            "With strategy='ddp' all processes must draw the same cells: set scvi.settings.seed first."
-        )

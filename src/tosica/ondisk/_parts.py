@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import warnings
 from dataclasses import asdict, dataclass, replace
@@ -119,7 +120,7 @@ class Plan:
         numbers = range(self.n_parts)
         return [i for i in numbers if not _part_file(folder, i).is_file()]
 
-    def begin(self, folder: Path, model: TOSICA) -> None:
+    def begin(self, folder: Path, model: TOSICA, *, overwrite: bool) -> None:
         """Make the folder of the parts, or check that the parts in it belong to this plan.
 
         Raises
@@ -127,6 +128,8 @@ class Plan:
         ValueError
             If work on another plan was begun in the folder.
         """
+        if overwrite:
+            shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(exist_ok=True)
         manifest = folder / _MANIFEST
         if not manifest.exists():
@@ -365,53 +368,44 @@ def join_parts(
     OSError
         If a part is damaged, or the output cannot be written; the parts stay.
     """
+    columns: dict[str, list[np.ndarray]] = {}
+    n_empty = 0
+    empty_cells = ""
     with annotated_copy(store, output, matrices=include_x) as root:
         for name in ("obsm", "uns"):
             if name not in root:
                 write_elem(root, name, {})
-        columns = _copy_attention(plan, folder, root["obsm"], f"X_{key_added}")
+        for part_number in range(plan.n_parts):
+            arrays, warning = _read_part(_part_file(folder, part_number))
+            values = arrays.pop("attention")
+            if part_number == 0:
+                attention = create_array(
+                    root["obsm"], f"X_{key_added}", values, plan.n_obs
+                )
+            attention[plan.cells(part_number)] = values
+            for name, array in arrays.items():
+                columns.setdefault(name, []).append(array)
+            n_empty += warning.n_cells
+            empty_cells = warning.description or empty_cells
+        if n_empty:
+            warn_user(EmptyCellsWarning(n_empty, empty_cells))
         obs = read_elem(root["obs"])
-        result = replace(sample_result, obs_names=obs.index, attention=None, **columns)
-        _write_columns(root, obs, result, cutoff, key_added)
+        per_cell: dict[str, Any] = {
+            name: np.concatenate(arrays) for name, arrays in columns.items()
+        }
+        result = replace(sample_result, obs_names=obs.index, attention=None, **per_cell)
+        record = None
+        if key_added in root["uns"]:
+            record = read_elem(root["uns"][key_added])
+        obs = obs.drop(columns=outdated_columns(key_added, record), errors="ignore")
+        write_elem(root, "obs", obs.assign(**result.obs(cutoff, key_added)))
+        table_key = f"{key_added}_probabilities"
+        if result.probabilities is not None:
+            write_elem(root["obsm"], table_key, result.table())
+        elif table_key in root["obsm"]:
+            del root["obsm"][table_key]
+        for name, value in result.uns(cutoff, key_added).items():
+            if isinstance(value, list):
+                value = np.array(value, dtype=object)
+            write_elem(root["uns"], name, value)
     result.warn_of_doubts()
-
-
-def _copy_attention(plan: Plan, folder: Path, obsm: Any, key: str) -> dict[str, Any]:
-    """Write the attention, which is large, part by part; return the columns, joined in memory."""
-    columns: dict[str, list[np.ndarray]] = {}
-    n_empty = 0
-    empty_cells = ""
-    attention = None
-    for part_number in range(plan.n_parts):
-        arrays, warning = _read_part(_part_file(folder, part_number))
-        values = arrays.pop("attention")
-        if attention is None:
-            attention = create_array(obsm, key, values, plan.n_obs)
-        attention[plan.cells(part_number)] = values
-        for name, array in arrays.items():
-            columns.setdefault(name, []).append(array)
-        n_empty += warning.n_cells
-        empty_cells = warning.description or empty_cells
-    if n_empty:
-        warn_user(EmptyCellsWarning(n_empty, empty_cells))
-    return {name: np.concatenate(arrays) for name, arrays in columns.items()}
-
-
-def _write_columns(
-    root: Any, obs: Any, result: AnnotationResult, cutoff: Cutoff, key_added: str
-) -> None:
-    """Write labels, scores, the table of probabilities and ``uns``; drop those of an earlier call."""
-    record = None
-    if key_added in root["uns"]:
-        record = read_elem(root["uns"][key_added])
-    obs = obs.drop(columns=outdated_columns(key_added, record), errors="ignore")
-    write_elem(root, "obs", obs.assign(**result.obs(cutoff, key_added)))
-    table_key = f"{key_added}_probabilities"
-    if result.probabilities is not None:
-        write_elem(root["obsm"], table_key, result.table())
-    elif table_key in root["obsm"]:
-        del root["obsm"][table_key]
-    for name, value in result.uns(cutoff, key_added).items():
-        if isinstance(value, list):
-            value = np.array(value, dtype=object)
-        write_elem(root["uns"], name, value)

@@ -17,7 +17,7 @@ from anndata import AnnData
 from anndata.io import read_elem, sparse_dataset, write_elem
 
 from tosica._files import as_os_error, sync, temporary_folder
-from tosica._text import first_line, only_known
+from tosica._text import first_line
 from tosica.data import CellMatrix, sample_positions
 from tosica.io._containers import (
     import_zarr,
@@ -93,19 +93,14 @@ class Store:
         self.group = group
         self.adata = _open(path, group)
         self.n_obs: int = self.adata.n_obs
-        layers = list(self.adata.layers)
-        if layer is None and default_layer in layers and not use_raw:
+        if layer is None and default_layer in self.adata.layers and not use_raw:
             layer = default_layer
-        if layer is not None and layer not in layers:
-            raise KeyError(
-                f"{path!r} has no layer {layer!r}{only_known(layer, layers)}"
-            )
         self.matrix: dict[str, Any] = {"layer": layer, "use_raw": use_raw}
         stored = self.adata.X
         if use_raw and self.adata.raw is not None:
             stored = self.adata.raw.X
         elif layer is not None:
-            stored = self.adata.layers[layer]
+            stored = self.adata.layers.get(layer)
         if getattr(stored, "format", "csr") != "csr":
             raise StoredByGenesError(
                 f"The matrix of {path!r} is stored by genes (CSC): write it by cells, as adata.X.tocsr()."
