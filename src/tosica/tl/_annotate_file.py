@@ -235,7 +235,7 @@ def annotate_file(
     annotator = PartAnnotator(plan, folder, store, model, batch_size)
     sample_result = annotator.infer_sample()
     warn_of_cutoff(cutoff, len(model.labels))
-    _begin_parts(plan, folder, model, overwrite=overwrite)
+    plan.begin(folder, model, overwrite=overwrite)
     _annotate_parts(
         annotator, plan, folder, client, batch_size, show_progress=enable_progress_bar
     )
@@ -308,13 +308,6 @@ def _check_target(output: AnyPath, source: str, group: str, *, overwrite: bool) 
         )
     check_output(target, overwrite=overwrite)
     return target
-
-
-def _begin_parts(plan: Plan, folder: Path, model: TOSICA, *, overwrite: bool) -> None:
-    """Make the folder of the parts, or go on with that of an earlier call."""
-    if overwrite:
-        shutil.rmtree(folder, ignore_errors=True)
-    plan.begin(folder, model)
 
 
 def _annotate_parts(

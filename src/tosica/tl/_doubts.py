@@ -133,7 +133,8 @@ def as_table(
     contributions
         Its explanation, as :func:`tosica.tl.attribute` writes it to ``uns``, if there is one.
     """
-    doubts = [rule(evidence) for rule in _RULES]
+    doubts = [rule(evidence.cells) for rule in _RULES]
+    doubts.append(_markers(evidence.known))
     if contributions is not None:
         doubts.append(_inexact_contributions(contributions))
     findings = [doubt for doubt in doubts if doubt is not None]
@@ -144,8 +145,8 @@ def as_table(
 # --------------------------------------------------------------------------- rules
 
 
-def _another_tissue(evidence: Evidence) -> Doubt | None:
-    likeness = _likeness(evidence.cells)
+def _another_tissue(cells: Cells) -> Doubt | None:
+    likeness = _likeness(cells)
     if likeness >= LIMITS.likeness:
         return None
     return Doubt(
@@ -165,26 +166,23 @@ def _likeness(cells: Cells) -> float:
     return float(cells.record.get("likeness", 1.0))
 
 
-def _missing_genes(evidence: Evidence) -> Doubt | None:
-    record = evidence.cells.record
+def _missing_genes(cells: Cells) -> Doubt | None:
+    record = cells.record
     n_missing = int(record.get("n_missing_genes", 0))
     n_genes = int(record.get("n_genes", 0))
     if not n_missing:
         return None
     share = n_missing / n_genes
     changes = np.asarray(record.get("label_changes", ()), dtype=np.float64)
-    changed = [
-        f"{label} ({percent(change)})"
-        for label, change in zip(evidence.cells.all_labels, changes, strict=False)
-        if change > LIMITS.changed_by_genes
-    ]
-    if changed:
+    changed = pd.Series(changes, cells.all_labels[: len(changes)])
+    changed = changed[changed > LIMITS.changed_by_genes]
+    if not changed.empty:
         return Doubt(
             "missing genes",
-            float(np.nanmax(changes)),
+            float(changed.max()),
             LIMITS.changed_by_genes,
             f"The cells lack {percent(share)} of the model's genes, so that many cells of these labels get another: "
-            f"{listed(changed)}.",
+            f"{_with_shares(changed)}.",
             "In brackets is the share, estimated with cells drawn around the reference's means.",
             "Do not use these labels; annotate cells with more of the genes, or train on the genes that both have.",
         )
@@ -199,8 +197,8 @@ def _missing_genes(evidence: Evidence) -> Doubt | None:
     )
 
 
-def _another_batch(evidence: Evidence) -> Doubt | None:
-    signal = float(evidence.cells.record.get("batch_signal", 0.0))
+def _another_batch(cells: Cells) -> Doubt | None:
+    signal = float(cells.record.get("batch_signal", 0.0))
     if signal <= LIMITS.batch_signal:
         return None
     return Doubt(
@@ -215,8 +213,7 @@ def _another_batch(evidence: Evidence) -> Doubt | None:
     )
 
 
-def _unknown_cells(evidence: Evidence) -> Doubt | None:
-    cells = evidence.cells
+def _unknown_cells(cells: Cells) -> Doubt | None:
     is_unknown = cells.predicted == UNKNOWN
     if not is_unknown.any():
         return None
@@ -233,64 +230,68 @@ def _unknown_cells(evidence: Evidence) -> Doubt | None:
     )
 
 
-def _improbable_labels(evidence: Evidence) -> Doubt | None:
-    cells = evidence.cells
+def _improbable_labels(cells: Cells) -> Doubt | None:
     medians = cells.by_type(cells.probability).median()
     low = medians[medians < LIMITS.median_probability]
     if low.empty:
         return None
+    label = str(low.idxmin())
+    median = decimal(float(low.min()))
+    reason = f"In half of the cells of {label!r} it is below {median}."
+    if (cells.predicted == label).sum() == 1:
+        reason = f"It is {median} in the only cell of {label!r}."
     return Doubt(
         "improbable label",
         float(low.min()),
         LIMITS.median_probability,
         f"The probability is low in {listed(list(low.index))}.",
-        _low_probability(cells, str(low.idxmin()), decimal(float(low.min()))),
+        reason,
         "Look at their markers before you use these labels, or merge them with what they are confused with.",
     )
 
 
-def _low_probability(cells: Cells, label: str, median: str) -> str:
-    if (cells.predicted == label).sum() == 1:
-        return f"It is {median} in the only cell of {label!r}."
-    return f"In half of the cells of {label!r} it is below {median}."
-
-
-def _wrong_labels(evidence: Evidence) -> Doubt | None:
-    scores = score_labels(evidence.cells)
-    precision = pd.Series({name: score.precision for name, score in scores.items()})
-    wrong = precision[precision < LIMITS.agreement]
-    if wrong.empty:
-        return None
-    names = [f"{label} ({percent(share)})" for label, share in wrong.items()]
-    return Doubt(
+def _wrong_labels(cells: Cells) -> Doubt | None:
+    return _disagreement(
+        cells,
+        "precision",
         "wrong labels",
-        float(wrong.min()),
-        LIMITS.agreement,
-        f"Many cells with these labels are known as another type: {listed(names)}.",
-        f"In brackets is the share of the label's cells that agree with adata.obs[{evidence.cells.labels_key!r}].",
+        "Many cells with these labels are known as another type",
+        f"In brackets is the share of the label's cells that agree with adata.obs[{cells.labels_key!r}].",
         "Look at their markers before you use these labels, or merge them with what they are confused with.",
     )
 
 
-def _missed_labels(evidence: Evidence) -> Doubt | None:
-    scores = score_labels(evidence.cells)
-    recall = pd.Series({name: score.recall for name, score in scores.items()})
-    missed = recall[recall < LIMITS.agreement]
-    if missed.empty:
-        return None
-    names = [f"{label} ({percent(share)})" for label, share in missed.items()]
-    return Doubt(
+def _missed_labels(cells: Cells) -> Doubt | None:
+    return _disagreement(
+        cells,
+        "recall",
         "missed labels",
-        float(missed.min()),
-        LIMITS.agreement,
-        f"Many cells of these known types have another label: {listed(names)}.",
+        "Many cells of these known types have another label",
         "In brackets is the share of the type's cells that have its label.",
         "Too few cells have these labels: see which labels the others have.",
     )
 
 
-def _cells_unlike_the_reference(evidence: Evidence) -> Doubt | None:
-    cells = evidence.cells
+def _disagreement(
+    cells: Cells, measure: str, name: str, finding: str, reason: str, advice: str
+) -> Doubt | None:
+    """Find labels whose precision or recall by the known labels is low."""
+    scores = score_labels(cells)
+    shares = {label: getattr(scores[label], measure) for label in scores}
+    low = pd.Series(shares, dtype=float)
+    low = low[low < LIMITS.agreement]
+    if low.empty:
+        return None
+    finding = f"{finding}: {_with_shares(low)}."
+    return Doubt(name, float(low.min()), LIMITS.agreement, finding, reason, advice)
+
+
+def _with_shares(shares: pd.Series) -> str:
+    """List names with their shares in brackets."""
+    return listed([f"{name} ({percent(share)})" for name, share in shares.items()])
+
+
+def _cells_unlike_the_reference(cells: Cells) -> Doubt | None:
     share = _novel_share(cells)
     if share <= LIMITS.novel_cells:
         return None
@@ -312,8 +313,7 @@ def _cells_unlike_the_reference(evidence: Evidence) -> Doubt | None:
     )
 
 
-def _labels_unlike_the_reference(evidence: Evidence) -> Doubt | None:
-    cells = evidence.cells
+def _labels_unlike_the_reference(cells: Cells) -> Doubt | None:
     if cells.novelty_pvalue is None or _novel_share(cells) > LIMITS.novel_cells:
         return None
     shares = _novel_share_of_labels(cells)
@@ -332,8 +332,8 @@ def _labels_unlike_the_reference(evidence: Evidence) -> Doubt | None:
     )
 
 
-def _cluster_unlike_its_label(evidence: Evidence) -> Doubt | None:
-    clusters = evidence.cells.clusters
+def _cluster_unlike_its_label(cells: Cells) -> Doubt | None:
+    clusters = cells.clusters
     if clusters is None:
         return None
     candidates = clusters[(clusters["score"] > 0) & (clusters["genes"] != "")]
@@ -358,7 +358,7 @@ def _cluster_unlike_its_label(evidence: Evidence) -> Doubt | None:
         f"Furthest from their label: {'; '.join(descriptions)}.",
         "These are the clusters with the highest novelty.",
         "Genes of a type that the reference lacks tell that it is new: see adata.obs"
-        f"[{evidence.cells.key + '_novelty_group'!r}]. A finding like this is made of any query.",
+        f"[{cells.key + '_novelty_group'!r}]. A finding like this is made of any query.",
         severity="note",
     )
 
@@ -378,10 +378,10 @@ def _novel_share_of_labels(cells: Cells) -> pd.Series:
     return is_novel.mean()[is_novel.size() >= LIMITS.enough_cells]
 
 
-def _confused_labels(evidence: Evidence) -> Doubt | None:
+def _confused_labels(cells: Cells) -> Doubt | None:
     confused = [
         (probability, label, second)
-        for label, (second, probability) in evidence.cells.second.items()
+        for label, (second, probability) in cells.second.items()
         if probability >= LIMITS.second_probability
     ]
     if not confused:
@@ -401,8 +401,8 @@ def _confused_labels(evidence: Evidence) -> Doubt | None:
     )
 
 
-def _few_cells(evidence: Evidence) -> Doubt | None:
-    n_cells = evidence.cells.by_type(evidence.cells.codes).size()
+def _few_cells(cells: Cells) -> Doubt | None:
+    n_cells = cells.by_type(cells.codes).size()
     few = n_cells[n_cells < LIMITS.few_cells]
     if few.empty:
         return None
@@ -417,8 +417,7 @@ def _few_cells(evidence: Evidence) -> Doubt | None:
     )
 
 
-def _samples_that_differ(evidence: Evidence) -> Doubt | None:
-    cells = evidence.cells
+def _samples_that_differ(cells: Cells) -> Doubt | None:
     if cells.samples is None or len(cells.samples.categories) < 2:
         return None
     is_low = cells.probability < LIMITS.probability
@@ -428,19 +427,17 @@ def _samples_that_differ(evidence: Evidence) -> Doubt | None:
     worse = shares[shares > limit]
     if worse.empty:
         return None
-    names = [f"{name} ({percent(share)})" for name, share in worse.items()]
     return Doubt(
         "samples that differ",
         float(worse.max()),
         limit,
-        f"Samples with more improbable labels than others: {listed(names)}.",
+        f"Samples with more improbable labels than others: {_with_shares(worse)}.",
         f"Over all samples, {percent(overall)} of the cells have a probability below {LIMITS.probability}.",
         "Compare the quality of these samples with that of the others.",
     )
 
 
-def _labels_of_one_sample(evidence: Evidence) -> Doubt | None:
-    cells = evidence.cells
+def _labels_of_one_sample(cells: Cells) -> Doubt | None:
     if cells.samples is None or len(cells.samples.categories) < 2:
         return None
     counts = pd.crosstab(cells.predicted, cells.samples).drop(UNKNOWN, errors="ignore")
@@ -465,8 +462,7 @@ def _labels_of_one_sample(evidence: Evidence) -> Doubt | None:
     )
 
 
-def _overconfidence(evidence: Evidence) -> Doubt | None:
-    cells = evidence.cells
+def _overconfidence(cells: Cells) -> Doubt | None:
     agreement = cells.agreement()
     if agreement is None:
         return None
@@ -485,8 +481,8 @@ def _overconfidence(evidence: Evidence) -> Doubt | None:
     )
 
 
-def _markers(evidence: Evidence) -> Doubt | None:
-    markers = evidence.known[evidence.known["highest_in"] != ""]
+def _markers(known: pd.DataFrame) -> Doubt | None:
+    markers = known[known["highest_in"] != ""]
     is_highest = (markers["highest_in"] == markers["label"]).groupby(
         markers["label"], sort=False
     )
@@ -519,7 +515,7 @@ def _inexact_contributions(contributions: Mapping[str, Any]) -> Doubt | None:
     )
 
 
-_RULES: tuple[Callable[[Evidence], Doubt | None], ...] = (
+_RULES: tuple[Callable[[Cells], Doubt | None], ...] = (
     _another_tissue,
     _missing_genes,
     _another_batch,
@@ -535,7 +531,6 @@ _RULES: tuple[Callable[[Evidence], Doubt | None], ...] = (
     _samples_that_differ,
     _labels_of_one_sample,
     _overconfidence,
-    _markers,
 )
 
 
@@ -600,16 +595,29 @@ def judge_labels(cells: Cells) -> pd.DataFrame:
     novel_shares = _novel_share_of_labels(cells)
     verdicts = []
     for label, median in medians.items():
+        reasons = []
+        accuracy = median
         if label in scores:
-            accuracy = scores[label].precision
-            reasons = _reasons_of_known(scores[label])
+            accuracy, recall, instead = scores[label]
+            if accuracy < LIMITS.agreement:
+                share = percent(1 - accuracy)
+                reasons.append(f"{share} of the cells have another known label")
+            if recall < LIMITS.agreement:
+                share = percent(1 - recall)
+                reasons.append(
+                    f"{share} of the cells known as this have another label, most often {instead}"
+                )
         else:
-            accuracy = median
-            reasons = _reasons_of_probability(
-                median, int(n_cells[label]), cells.second.get(label)
-            )
-        if _likeness(cells) < LIMITS.likeness and label not in scores:
-            reasons.append("the cells may be of another tissue or species")
+            if median < LIMITS.median_probability:
+                text = "half of the cells have a probability below"
+                if n_cells[label] == 1:
+                    text = "its only cell has a probability of"
+                reasons.append(f"{text} {decimal(median)}")
+            second, probability = cells.second.get(label, ("", 0.0))
+            if probability >= LIMITS.second_probability:
+                reasons.append(f"easily confused with {second}")
+            if _likeness(cells) < LIMITS.likeness:
+                reasons.append("the cells may be of another tissue or species")
         if novel_shares.get(label, 0.0) > LIMITS.novel_cells_of_label:
             share = percent(novel_shares[label])
             reasons.append(f"{share} of the cells are unlike the reference")
@@ -620,32 +628,3 @@ def judge_labels(cells: Cells) -> pd.DataFrame:
             verdict = "do not use"
         verdicts.append((verdict, "; ".join(reasons)))
     return pd.DataFrame(verdicts, medians.index, ["verdict", "reason"])
-
-
-def _reasons_of_known(scores: LabelScores) -> list[str]:
-    """Reasons against a label with known cells."""
-    reasons = []
-    if scores.precision < LIMITS.agreement:
-        share = percent(1 - scores.precision)
-        reasons.append(f"{share} of the cells have another known label")
-    if scores.recall < LIMITS.agreement:
-        share = percent(1 - scores.recall)
-        reasons.append(
-            f"{share} of the cells known as this have another label, most often {scores.instead}"
-        )
-    return reasons
-
-
-def _reasons_of_probability(
-    median: float, n_cells: int, second: tuple[str, float] | None
-) -> list[str]:
-    """Reasons against a label without known cells."""
-    reasons = []
-    if median < LIMITS.median_probability:
-        text = "half of the cells have a probability below"
-        if n_cells == 1:
-            text = "its only cell has a probability of"
-        reasons.append(f"{text} {decimal(median)}")
-    if second is not None and second[1] >= LIMITS.second_probability:
-        reasons.append(f"easily confused with {second[0]}")
-    return reasons

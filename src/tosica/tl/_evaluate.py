@@ -194,7 +194,10 @@ def evaluate(
     shared = true_labels & (trained | set(predicted.categories))
     # With terms, other words are no reason that none is correct.
     if true_labels and not shared and terms is None:
-        raise _other_words(labels_key, column, truth, predicted)
+        raise ValueError(
+            f"adata.obs[{labels_key!r}] and adata.obs[{column!r}] have no label in common "
+            f"({truth[0]!r}, {predicted[0]!r}): bring both to the same words."
+        )
     _log_cells_that_cannot_be_right(truth, labeled, labels_key, trained)
     is_right = np.asarray(truth) == np.asarray(predicted)
     is_named = np.asarray(predicted != UNKNOWN)
@@ -274,18 +277,6 @@ def _score_classes(
             "probability": of_predicted.mean().reindex(labels),
         },
         index=labels,
-    )
-
-
-def _other_words(
-    labels_key: str,
-    column: str,
-    truth: pd.Categorical,
-    predicted: pd.Categorical,
-) -> ValueError:
-    return ValueError(
-        f"adata.obs[{labels_key!r}] and adata.obs[{column!r}] have no label in common "
-        f"({truth[0]!r}, {predicted[0]!r}): bring both to the same words."
     )
 
 
@@ -431,16 +422,10 @@ def reliability(
     >>> table[["n_cells", "probability"]].to_numpy().tolist()
     [[700.0, 0.75]]
     """
-    truth = read_groups(adata, labels_key, name="labels_key")
-    predicted = read_groups(adata, f"{key}_prediction")
-    probability = read_numbers(adata, f"{key}_probability")
-    is_named = np.asarray(predicted != UNKNOWN)
-    if not is_named.any():
+    table = evaluate(adata, labels_key, key=key, n_bins=n_bins).calibration
+    if table is None or table.empty:
         raise ValueError(f"All cells of adata.obs['{key}_prediction'] are {UNKNOWN!r}.")
-    if set(truth.categories).isdisjoint(predicted[is_named]):
-        raise _other_words(labels_key, f"{key}_prediction", truth, predicted[is_named])
-    is_right = np.asarray(truth) == np.asarray(predicted)
-    return calibration_bins(is_right[is_named], probability[is_named], n_bins)
+    return table
 
 
 def calibration_bins(

@@ -256,11 +256,15 @@ def collect_evidence(
     KeyError, TypeError, ValueError
         As :func:`tosica.tl.check`.
     """
-    markers_of_label = [
-        (label, gene)
-        for label, genes in (markers or {}).items()
-        for gene in _names_of(label, genes, cells)
-    ]
+    markers_of_label = []
+    for label, genes in (markers or {}).items():
+        if label not in cells.all_labels:
+            raise KeyError(
+                f"markers names {label!r}, which is no label of the annotation"
+                f"{did_you_mean(str(label), cells.all_labels)}"
+            )
+        Names().check(f"markers[{label!r}]", genes)
+        markers_of_label += [(label, gene) for gene in dict.fromkeys(as_names(genes))]
     rng = np.random.default_rng(seed)
     n_tested = _N_TESTED * len(cells.labels)
     tested = draw_cells(cells.codes, n_tested, rng, least=_N_TESTED)
@@ -321,16 +325,6 @@ def draw_cells(
     n_labels = len(np.unique(codes))
     is_extra = rank_in_label.to_numpy() >= min(least, most // n_labels)
     return np.sort(shuffled[np.argsort(is_extra, kind="stable")[:most]])
-
-
-def _names_of(label: str, genes: Any, cells: Cells) -> list[str]:
-    """List the markers of a label, each once."""
-    if label not in cells.all_labels:
-        raise KeyError(
-            f"markers names {label!r}, which is no label of the annotation{did_you_mean(str(label), cells.all_labels)}"
-        )
-    Names().check(f"markers[{label!r}]", genes)
-    return list(dict.fromkeys(as_names(genes)))
 
 
 def _log_expression(

@@ -166,8 +166,9 @@ def _rank_genes(
     record: Mapping[str, Any], model: TOSICA, rng: np.random.Generator
 ) -> dict[str, IntArray]:
     """Rank of each gene in each group, ``(n_groups, n_genes)``, by each order."""
-    added = _contributions_of_model(record, model)
-    by_set = _rank_by_gene_set(record, model, rng)
+    genes = record["genes"].reindex(model.tokens.var_names, fill_value=0.0)
+    added = genes.to_numpy(np.float64).T
+    by_set = _rank_by_gene_set(added, record, model, rng)
     at_random = np.tile(np.arange(added.shape[1]), (len(added), 1))
     return {
         "genes": (-added).argsort(axis=1, kind="stable").argsort(axis=1),
@@ -176,20 +177,16 @@ def _rank_genes(
     }
 
 
-def _contributions_of_model(record: Mapping[str, Any], model: TOSICA) -> FloatArray:
-    """What each gene of the model adds, ``(n_groups, n_genes)``; zero for genes that the query lacks."""
-    genes = record["genes"].reindex(model.tokens.var_names, fill_value=0.0)
-    return genes.to_numpy(np.float64).T
-
-
 def _rank_by_gene_set(
-    record: Mapping[str, Any], model: TOSICA, rng: np.random.Generator
+    added: FloatArray,
+    record: Mapping[str, Any],
+    model: TOSICA,
+    rng: np.random.Generator,
 ) -> IntArray:
     """Rank the genes of sets with evidence first, then those of other sets by the set's mean.
 
     A gene of no set is a set by itself. A gene of several sets has the rank of the first.
     """
-    added = _contributions_of_model(record, model)
     set_names, members = model.modalities[0].gene_sets()
     without_set = np.flatnonzero(np.diff(members.tocsr().indptr) == 0)
     genes_of_set = np.split(members.indices, members.indptr[1:-1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import stats
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tosica._types import BoolArray, FloatArray, IntArray
-
-# The reference of a comparison: all other cells, or the group at a position.
-Reference: TypeAlias = Literal["rest"] | int
 
 
 @dataclass(frozen=True)
@@ -31,27 +28,35 @@ class GroupMoments:
     variance: FloatArray
     """Around the group's mean, divided by its number of cells, shape ``(n_groups, n_vars)``."""
 
-    def reference_weights(self, group: int, reference: Reference) -> FloatArray:
-        """Weight of each group in the reference of one group, shape ``(n_groups,)``.
+    def compare(
+        self, group: int, is_reference: BoolArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Compare the mean of a group with that of its reference, which is other groups.
 
         Parameters
         ----------
         group
             Position of the group.
-        reference
-            ``"rest"``: all other cells. A number: the cells of the group at this position.
-        """
-        weights = self.n_cells.astype(float)
-        if reference == "rest":
-            weights[group] = 0
-        else:
-            weights[np.arange(len(weights)) != reference] = 0
-        return weights
+        is_reference
+            Which groups are its reference, ``(n_groups,)``.
 
-    def reference_mean(self, group: int, reference: Reference) -> FloatArray:
-        """Mean of the reference of one group, shape ``(n_vars,)``."""
-        weights = self.reference_weights(group, reference)
-        return np.average(self.mean, axis=0, weights=weights)
+        Returns
+        -------
+        Difference of the means, and the same in standard deviations of the cells around the mean of their
+        side (Cohen's d), 0 where nothing varies; each ``(n_vars,)``.
+        """
+        weights = self.n_cells * is_reference
+        reference_mean = np.average(self.mean, axis=0, weights=weights)
+        difference = self.mean[group] - reference_mean
+        n_cells = self.n_cells[group]
+        squares = n_cells * self.variance[group]
+        squares += weights @ (self.variance + (self.mean - reference_mean) ** 2)
+        deviation = np.sqrt(squares / (n_cells + weights.sum()))
+        varies = deviation > 1e-9 * np.abs(difference)
+        effect = np.divide(
+            difference, deviation, out=np.zeros_like(difference), where=varies
+        )
+        return difference, effect
 
 
 def group_moments(values: FloatArray, groups: pd.Categorical) -> GroupMoments:
@@ -69,41 +74,6 @@ def group_moments(values: FloatArray, groups: pd.Categorical) -> GroupMoments:
         mean[code] = rows.mean(axis=0)
         variance[code] = rows.var(axis=0)
     return GroupMoments(np.bincount(codes, minlength=n_groups), mean, variance)
-
-
-def standardized_difference(
-    moments: GroupMoments, group: int, reference: Reference = "rest"
-) -> FloatArray:
-    """Difference between a group's mean and its reference's, in standard deviations (Cohen's d).
-
-    The deviation is that of the cells of both sides, each around the mean of its side; the
-    difference is 0 where nothing varies.
-
-    Parameters
-    ----------
-    moments
-        Moments of all groups.
-    group
-        Position of the group.
-    reference
-        Reference of the comparison, see :meth:`GroupMoments.reference_weights`.
-
-    Returns
-    -------
-    Shape ``(n_vars,)``. The mean itself if there is a single group.
-    """
-    mean = moments.mean[group]
-    if len(moments.n_cells) == 1:
-        return mean
-    weights = moments.reference_weights(group, reference)
-    reference_mean = np.average(moments.mean, axis=0, weights=weights)
-    difference = mean - reference_mean
-    n_cells = moments.n_cells[group]
-    squares = n_cells * moments.variance[group]
-    squares += weights @ (moments.variance + (moments.mean - reference_mean) ** 2)
-    deviation = np.sqrt(squares / (n_cells + weights.sum()))
-    varies = deviation > 1e-9 * np.abs(difference)
-    return np.divide(difference, deviation, out=np.zeros_like(difference), where=varies)
 
 
 def moderated_t(
@@ -179,48 +149,8 @@ def _trigamma_inverse(value: float) -> float:
     return float(np.exp(brentq(excess, np.log(low), np.log(high))))
 
 
-@dataclass(frozen=True)
-class SampleMeans:
-    """Mean of each variable in each sample."""
-
-    names: list[str]
-    """Names of the samples."""
-    values: FloatArray
-    """Shape ``(n_samples, n_vars)``."""
-
-
-def sample_means(
-    values: FloatArray,
-    codes: IntArray,
-    names: list[str],
-    rows: BoolArray,
-    min_cells: int,
-) -> SampleMeans:
-    """Average the selected cells of each sample that has at least ``min_cells`` of them.
-
-    Parameters
-    ----------
-    values
-        Shape ``(n_cells, n_vars)``.
-    codes
-        Sample of each cell, shape ``(n_cells,)``.
-    names
-        Names of the samples.
-    rows
-        Mask of the selected cells, shape ``(n_cells,)``.
-    min_cells
-        Fewest selected cells of a sample.
-    """
-    sizes = np.bincount(codes[rows], minlength=len(names))
-    samples = np.flatnonzero(sizes >= max(min_cells, 1))
-    means = np.empty((len(samples), values.shape[1]))
-    for mean, sample in zip(means, samples, strict=True):
-        mean[:] = values[rows & (codes == sample)].mean(axis=0, dtype=np.float64)
-    return SampleMeans([names[sample] for sample in samples], means)
-
-
 def compare_samples(
-    tested: SampleMeans, reference: SampleMeans, method: str
+    tested: pd.DataFrame, reference: pd.DataFrame, method: str
 ) -> tuple[FloatArray, FloatArray]:
     """Test whether the means of samples differ between two sides.
 
@@ -239,15 +169,15 @@ def compare_samples(
     -------
     Statistics (t, or z of the rank test) and two-sided p-values, each of shape ``(n_vars,)``.
     """
-    a = tested.values.copy()
-    b = reference.values.copy()
+    a = tested.to_numpy(copy=True)
+    b = reference.to_numpy(copy=True)
     is_positive = (a > 0).all(axis=0) & (b > 0).all(axis=0)
     a[:, is_positive] = np.log2(a[:, is_positive])
     b[:, is_positive] = np.log2(b[:, is_positive])
     # Variables that do not vary have no statistic.
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
-        if set(tested.names) == set(reference.names):
-            order = [reference.names.index(name) for name in tested.names]
+        if set(tested.index) == set(reference.index):
+            order = reference.index.get_indexer(tested.index)
             scores, pvals = _paired(a - b[order], method)
         else:
             scores, pvals = _unpaired(a, b, method)

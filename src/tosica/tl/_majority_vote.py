@@ -179,7 +179,13 @@ def majority_vote(
             f"{parameter('key_added', key_added)} would overwrite what the vote is based on: rename it."
         )
     clusters = read_clusters(adata, over_clustering)
-    labels = _labels_in_order(adata, key, predicted)
+    labels = list(dict.fromkeys([*read_labels(adata, key), *predicted.categories]))
+    if HETEROGENEOUS in labels:
+        raise ValueError(
+            f"A label is called {HETEROGENEOUS!r}, as mixed clusters are: rename the label."
+        )
+    labels = [label for label in labels if label != UNKNOWN]
+    labels += [UNKNOWN, HETEROGENEOUS]
     label_of_cell = pd.Index(labels).get_indexer(predicted.categories)[predicted.codes]
     probability = None
     if f"{key}_probability" in adata.obs:
@@ -209,20 +215,6 @@ def majority_vote(
         key_added,
     )
     return result if copy else None
-
-
-def _labels_in_order(
-    adata: AnnOrMuData, key: str, predicted: pd.Categorical
-) -> list[str]:
-    """Labels in the model's order, then other predictions, "Unknown" and "Heterogeneous"."""
-    labels = list(dict.fromkeys([*read_labels(adata, key), *predicted.categories]))
-    if HETEROGENEOUS in labels:
-        raise ValueError(
-            f"A label is called {HETEROGENEOUS!r}, as mixed clusters are: rename the label."
-        )
-    if UNKNOWN in labels:
-        labels.remove(UNKNOWN)
-    return [*labels, UNKNOWN, HETEROGENEOUS]
 
 
 def _winners(
@@ -356,10 +348,8 @@ def over_cluster(data: AnnOrMuData) -> pd.Categorical:
             "There is no graph of all cells in adata.uns['neighbors'] to cluster: "
             f"{cure}pass clusters of your own as {argument('over_clustering')}."
         )
-    resolution = _LARGEST_RESOLUTION
-    for n_cells, resolution_below in reversed(_RESOLUTIONS):
-        if data.n_obs < n_cells:
-            resolution = resolution_below
+    finer = (resolution for n, resolution in _RESOLUTIONS if data.n_obs < n)
+    resolution = next(finer, _LARGEST_RESOLUTION)
     # In a new object, because scanpy writes into uns, too.
     cells = AnnData(obs=pd.DataFrame(index=graph.obs_names.astype(str)))
     with progress(None, "over-clustering"):

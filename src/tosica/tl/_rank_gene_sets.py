@@ -38,15 +38,12 @@ from tosica._validate import (
 from tosica.tl._group_tests import (
     compare_samples,
     group_moments,
-    sample_means,
-    standardized_difference,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tosica._types import BoolArray, FloatArray
-    from tosica.tl._group_tests import Reference, SampleMeans
 
 Method: TypeAlias = Literal["wilcoxon", "t-test", "t-test_overestim_var", "moderated-t"]
 
@@ -479,16 +476,13 @@ class Comparison:
             tables = {name: self._test_samples(name, self.samples) for name in tested}
         moments = group_moments(self.values, self.groups)
         names = list(self.groups.categories)
-        reference: Reference = "rest"
-        if self.reference != "rest":
-            reference = names.index(self.reference)
         for name, table in tables.items():
-            group = names.index(name)
+            is_reference = self.groups.categories == self.reference
+            if self.reference == "rest":
+                is_reference = self.groups.categories != name
+            difference, effect_sizes = moments.compare(names.index(name), is_reference)
             if self.samples is None:
-                difference = moments.mean[group]
-                difference = difference - moments.reference_mean(group, reference)
                 table["logfoldchanges"] = difference[table.index] / np.log(2)
-            effect_sizes = standardized_difference(moments, group, reference)
             table["effect_sizes"] = effect_sizes[table.index]
         return tables
 
@@ -532,7 +526,7 @@ class Comparison:
         group = self._sample_means(name, in_group, samples)
         reference = self._sample_means(self.reference, in_reference, samples)
         scores, pvals = compare_samples(group, reference, self.method)
-        difference = group.values.mean(axis=0) - reference.values.mean(axis=0)
+        difference = (group.mean() - reference.mean()).to_numpy()
         table = pd.DataFrame(
             {
                 "scores": scores,
@@ -541,24 +535,20 @@ class Comparison:
                 "logfoldchanges": difference / np.log(2),
             }
         )
-        if min(len(group.names), len(reference.names)) < _MIN_SAMPLES:
+        if min(len(group), len(reference)) < _MIN_SAMPLES:
             table["pvals_adj"] = np.nan
         return table.iloc[np.argsort(-scores, kind="stable")].copy()
 
     def _sample_means(
         self, side: str, rows: BoolArray, samples: pd.Categorical
-    ) -> SampleMeans:
+    ) -> pd.DataFrame:
         """Average the cells of a side in each sample; two samples at least."""
-        means = sample_means(
-            self.values,
-            np.asarray(samples.codes),
-            list(samples.categories),
-            rows,
-            self.min_cells,
-        )
-        if len(means.names) < 2:
+        values = pd.DataFrame(self.values[rows], dtype=np.float64)
+        of_sample = values.groupby(pd.Index(samples[rows]), observed=True)
+        means = of_sample.mean()[of_sample.size() >= self.min_cells]
+        if len(means) < 2:
             raise ValueError(
-                f"{side!r} of {self._column} has {len(means.names)} samples with at least {self.min_cells} cells, "
+                f"{side!r} of {self._column} has {len(means)} samples with at least {self.min_cells} cells, "
                 "and a test over samples needs two: leave that group out, lower min_cells, or test cells without "
                 "sample_key."
             )
@@ -650,9 +640,7 @@ def correlate_gene_sets(
     values, gene_sets = read_attention(adata, key)
     numbers = _numbers(adata, obs_key)
     groups = None if groupby is None else read_groups(adata, groupby)
-    samples = None
-    if sample_key is not None:
-        samples = read_groups(adata, sample_key, name="sample_key")
+    samples = _read_samples(adata, sample_key)
     is_finite = _finite_cells(numbers, obs_key)
     tables: list[pd.DataFrame] = []
     left_out: list[str] = []
