@@ -101,17 +101,24 @@ def new_in_cache(path: Path) -> Iterator[Path]:
         If the folder cannot be made or written.
     """
     with ExitStack() as stack:
-        try:
+        with explain_cache_error(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
             folder = stack.enter_context(temporary_folder(path.parent))
-        except OSError as error:
-            raise type(error)(
-                f"The cache folder {str(path.parent)!r} cannot be written "
-                f"({error.strerror}): name another one in the environment variable "
-                "TOSICA_CACHE."
-            ) from error
         yield folder / path.name
         os.replace(folder / path.name, path)
+
+
+@contextmanager
+def explain_cache_error(folder: Path) -> Iterator[None]:
+    """Say what to do where a folder of the cache cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise type(error)(
+            f"The cache folder {str(folder)!r} cannot be written "
+            f"({error.strerror}): name another one in the environment variable "
+            "TOSICA_CACHE."
+        ) from error
 
 
 def check_folder(path: Path) -> None:

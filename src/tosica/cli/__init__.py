@@ -93,7 +93,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except click.ClickException as error:
-        _show_usage_error(error)
+        click.echo(f"tosica: error: {error.format_message()}", err=True)
+        context = getattr(error, "ctx", None)
+        if context is not None:
+            click.echo(f"Try '{context.command_path} --help' for help.", err=True)
         return error.exit_code
     except click.Abort:
         return 1
@@ -101,11 +104,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A reader of stdout went.
         return error.code if isinstance(error.code, int) else 1
     return code or 0
-
-
-def _show_usage_error(error: click.ClickException) -> None:
-    """Write an error of click in the words of all errors, with the way to the help."""
-    click.echo(f"tosica: error: {error.format_message()}", err=True)
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    if context is not None:
-        click.echo(f"Try '{context.command_path} --help' for help.", err=True)

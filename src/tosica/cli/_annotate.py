@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pandas as pd
-    from anndata import AnnData
 
     from tosica._types import AnnOrMuData
     from tosica.cli._session import Session
@@ -201,9 +200,7 @@ def annotate(
     """
     if output is None and obs_out is None:
         raise click.UsageError("Give --output, --obs-out or both.")
-    _refuse_combinations(adapted_model, **options)
-    if tissue is not None:
-        _refuse_model()
+    _refuse_combinations(adapted_model, tissue, **options)
     page = None if output is None or no_report else output.with_suffix(".html")
     check_outputs(output, obs_out, page, adapted_model, overwrite=overwrite)
     check_cells(query)
@@ -252,6 +249,7 @@ def annotate(
 
 def _refuse_combinations(
     adapted_model: Path | None,
+    tissue: str | None,
     *,
     majority_voting: bool,
     over_clustering: str | None,
@@ -270,12 +268,8 @@ def _refuse_combinations(
         )
     if adapted_model is not None and not adapt:
         raise click.UsageError("--adapted-model needs --adapt.")
-
-
-def _refuse_model() -> None:
-    """Refuse --model, which has a default, beside --tissue."""
     source = click.get_current_context().get_parameter_source("model")
-    if source is not click.core.ParameterSource.DEFAULT:
+    if tissue is not None and source is not click.core.ParameterSource.DEFAULT:
         raise click.UsageError("Give either --tissue or --model, not both.")
 
 
@@ -357,41 +351,44 @@ class _Annotation:
 
         ``None`` if this query has to be read as a whole.
         """
-        from tosica.ondisk import StoredByGenesError
+        from tosica.linear import MAX_CELLS
+        from tosica.ondisk import Store, StoredByGenesError
 
         if self.reads_whole:
             return None
         self.session.advice = "; the same command goes on where it ended"
+        options = {
+            "cells_per_part": cells_per_part,
+            "overwrite": overwrite,
+            "modality": self.selection["modality"] or self.selection["table"],
+            **self.options,
+        }
         try:
             if self.adapt:
-                self.model = self._adapt_to_file()
-            options = {
-                "cells_per_part": cells_per_part,
-                "overwrite": overwrite,
-                "modality": self.selection["modality"] or self.selection["table"],
-                **self.options,
-            }
+                store = Store(
+                    self.query,
+                    self.group,
+                    default_layer=self.model.modalities[0].layer,
+                    **self.matrix,
+                )
+                self.model = self.model.adapt(store.spread(MAX_CELLS), **self.matrix)
             if output is not None:
                 return self._annotate_to_file(output, options)
             assert obs_out is not None
-            return self._annotate_to_table(obs_out, options)
+            # Parts need a place that the next call finds; only the table is asked for.
+            folder = obs_out.with_name(f"{obs_out.name}.parts")
+            folder.mkdir(exist_ok=True)
+            annotated = folder / "annotated.h5ad"
+            annotated.unlink(missing_ok=True)
+            obs = self._annotate_to_file(annotated, options | {"include_x": False})
+            shutil.rmtree(folder, ignore_errors=True)
+            return obs
         except StoredByGenesError:
             self.session.advice = ""
             logger.info(
                 "%s is stored by genes (CSC) and is read as a whole", self.query
             )
             return None
-
-    def _adapt_to_file(self) -> TOSICA:
-        """Adapt the model to cells from all over the file."""
-        from tosica.linear import MAX_CELLS
-        from tosica.ondisk import Store
-
-        default_layer = self.model.modalities[0].layer
-        store = Store(
-            self.query, self.group, default_layer=default_layer, **self.matrix
-        )
-        return self.model.adapt(store.spread(MAX_CELLS), **self.matrix)
 
     def _annotate_to_file(self, output: Path, options: dict[str, Any]) -> pd.DataFrame:
         from anndata.io import read_elem
@@ -407,18 +404,6 @@ class _Annotation:
             root.file.close()
         return obs
 
-    def _annotate_to_table(
-        self, obs_out: Path, options: dict[str, Any]
-    ) -> pd.DataFrame:
-        # Parts need a place that the next call finds; only the table is asked for.
-        folder = obs_out.with_name(f"{obs_out.name}.parts")
-        folder.mkdir(exist_ok=True)
-        annotated = folder / "annotated.h5ad"
-        annotated.unlink(missing_ok=True)
-        obs = self._annotate_to_file(annotated, {**options, "include_x": False})
-        shutil.rmtree(folder, ignore_errors=True)
-        return obs
-
     def _group_in(self, output: Path) -> str:
         """Group of the cells in the output, which is a container or not."""
         from tosica.ondisk import is_copy_of_container
@@ -428,72 +413,47 @@ class _Annotation:
 
     def annotate_in_memory(self, output: Path | None) -> pd.DataFrame:
         """Read all cells, annotate and write them, and return their table."""
+        import numpy as np
+
+        from tosica.cli._files import read_cells, write_cells
+        from tosica.data import BLOCK, CellMatrix
         from tosica.tl import majority_vote
 
+        adata: Any
         with progress(None, f"reading {self.query}"):
-            adata = self._read()
+            if self.modalities:
+                adata = read_modalities(self.query)
+            else:
+                adata = read_cells(self.query, **_named(self.selection, self.group))
         if self.min_genes is not None:
-            adata = _leave_out_poor_cells(adata, self.min_genes, **self.matrix)
+            blocks = CellMatrix(adata, **self.matrix).blocks(BLOCK)
+            n_genes = [np.asarray((block > 0).sum(1)).ravel() for _, block in blocks]
+            has_genes = np.concatenate(n_genes) >= self.min_genes
+            if not has_genes.any():
+                raise ValueError(
+                    f"No cell has {self.min_genes} genes: lower --min-genes."
+                )
+            n_poor = (~has_genes).sum()
+            logger.info("annotate: %d cells with fewer genes are left out", n_poor)
+            adata = adata[has_genes].copy()
         if self.adapt:
             self.model = self.model.adapt(adata, **self.matrix)
         self.model.annotate(adata, **self.options)
         if self.majority_voting:
             if self.over_clustering is None and "neighbors" not in adata.uns:
-                self._add_neighbors(adata)
+                _add_neighbors(adata, f"X_{self.key}")
             majority_vote(adata, self.over_clustering, self.min_prop, key=self.key)
         if output is not None:
             with progress(None, f"writing {output}"):
-                self._write(adata, output)
+                if self.modalities:
+                    write_modalities(adata, output)
+                else:
+                    write_cells(adata, output, self.query, self.group)
         self.adata = adata
         return adata.obs
 
-    def _read(self) -> Any:
-        from tosica.cli._files import read_cells
-
-        if self.modalities:
-            return read_modalities(self.query)
-        return read_cells(self.query, **_named(self.selection, self.group))
-
-    def _write(self, adata: AnnOrMuData, output: Path) -> None:
-        from anndata import AnnData
-
-        from tosica.cli._files import write_cells
-
-        if isinstance(adata, AnnData):
-            write_cells(adata, output, self.query, self.group)
-        else:
-            write_modalities(adata, output)
-
-    def _add_neighbors(self, adata: AnnOrMuData) -> None:
-        """Make the graph of neighbours that cells are clustered by, of what the model attends to."""
-        import scanpy as sc
-        from anndata import AnnData
-
-        use_rep = f"X_{self.key}"
-        logger.info(
-            "annotate: the cells have no graph of neighbours to cluster, so one was made "
-            "of obsm[%r]; --over-clustering names clusters of your own",
-            use_rep,
-        )
-        # Scanpy takes no MuData.
-        cells = AnnData(obs=adata.obs[[]], obsm={use_rep: adata.obsm[use_rep]})
-        sc.pp.neighbors(cells, use_rep=use_rep)
-        adata.uns["neighbors"] = cells.uns["neighbors"]
-        for key, graph in cells.obsp.items():
-            adata.obsp[key] = graph
-
     def write_report(self, output: Path, page: Path, *, max_cells: int) -> None:
         """Write the page; an error says that the annotated copy is whole."""
-        try:
-            with progress(None, f"drawing {page}"):
-                self._write_report(output, page, max_cells=max_cells)
-        except Exception as error:
-            raise RuntimeError(
-                f"{output} was written, but not {page} ({first_line(error)}): --no-report leaves it out."
-            ) from error
-
-    def _write_report(self, output: Path, page: Path, *, max_cells: int) -> None:
-        """Write the page about the annotated copy, or about a sample of its cells."""
         import numpy as np
 
         from tosica._report import SAMPLED_FROM, report
@@ -501,38 +461,47 @@ class _Annotation:
         from tosica.tl import novelty
         from tosica.tl._evidence import draw_cells
 
-        adata = self.adata
-        if adata is None:
-            adata = open_cells(str(output), self._group_in(output))
-        n_cells = adata.n_obs
-        if n_cells > max_cells:
-            codes = adata.obs[f"{self.key}_prediction"].astype("category").cat.codes
-            rng = np.random.default_rng(0)
-            rows = draw_cells(codes.to_numpy(), max_cells, rng, least=_LEAST_CELLS)
-            adata = adata[rows]
-        adata = adata.copy() if self.modalities else adata.to_memory()
-        if n_cells > max_cells:
-            adata.uns[self.key] = {**adata.uns[self.key], SAMPLED_FROM: n_cells}
-        if f"{self.key}_novelty" in adata.obs:
-            novelty(adata, self.model, key=self.key, **self.matrix)
-        explain(adata, self.model, self.key, **self.matrix)
-        report(adata, page, key=self.key, **self.matrix)
+        try:
+            with progress(None, f"drawing {page}"):
+                adata = self.adata
+                if adata is None:
+                    adata = open_cells(str(output), self._group_in(output))
+                n_cells = adata.n_obs
+                if n_cells > max_cells:
+                    codes = (
+                        adata.obs[f"{self.key}_prediction"].astype("category").cat.codes
+                    )
+                    rng = np.random.default_rng(0)
+                    rows = draw_cells(
+                        codes.to_numpy(), max_cells, rng, least=_LEAST_CELLS
+                    )
+                    adata = adata[rows]
+                adata = adata.copy() if self.modalities else adata.to_memory()
+                if n_cells > max_cells:
+                    adata.uns[self.key] = {**adata.uns[self.key], SAMPLED_FROM: n_cells}
+                if f"{self.key}_novelty" in adata.obs:
+                    novelty(adata, self.model, key=self.key, **self.matrix)
+                explain(adata, self.model, self.key, **self.matrix)
+                report(adata, page, key=self.key, **self.matrix)
+        except Exception as error:
+            raise RuntimeError(
+                f"{output} was written, but not {page} ({first_line(error)}): --no-report leaves it out."
+            ) from error
 
     def summary(self, obs: pd.DataFrame) -> dict[str, Any]:
         """Summarize the labels, and name the model that gave them."""
         name = "majority_vote" if self.majority_voting else "prediction"
-        labels = obs[f"{self.key}_{name}"]
         adaptation = self.model.training_.adaptation
-        levels = {
-            level.key: obs[f"{self.key}_prediction_{level.key}"]
-            for level in self.model._levels
-        }
+
+        def count_labels(column: str) -> dict[Any, int]:
+            return obs[f"{self.key}_{column}"].value_counts(sort=False).to_dict()
+
         return {
             "n_cells": len(obs),
-            "labels": labels.value_counts(sort=False).to_dict(),
+            "labels": count_labels(name),
             "levels": {
-                key: groups.value_counts(sort=False).to_dict()
-                for key, groups in levels.items()
+                level.key: count_labels(f"prediction_{level.key}")
+                for level in self.model._levels
             },
             "mean_probability": float(obs[f"{self.key}_probability"].mean()),
             "left_out_labels": self.model.training_.left_out_labels,
@@ -541,24 +510,26 @@ class _Annotation:
         }
 
 
+def _add_neighbors(adata: AnnOrMuData, use_rep: str) -> None:
+    """Make a graph of neighbors of an embedding, for clusters."""
+    import scanpy as sc
+    from anndata import AnnData
+
+    logger.info(
+        "annotate: the cells have no graph of neighbours to cluster, so one was made "
+        "of obsm[%r]; --over-clustering names clusters of your own",
+        use_rep,
+    )
+    # Scanpy takes no MuData.
+    cells = AnnData(obs=adata.obs[[]], obsm={use_rep: adata.obsm[use_rep]})
+    sc.pp.neighbors(cells, use_rep=use_rep)
+    adata.uns["neighbors"] = cells.uns["neighbors"]
+    adata.obsp.update(cells.obsp)
+
+
 def _named(selection: dict[str, Any], group: str) -> dict[str, Any]:
     """The selection with the modality or table that was found."""
     return {**selection, "modality": group.rpartition("/")[2] or None, "table": None}
-
-
-def _leave_out_poor_cells(adata: AnnData, min_genes: int, **matrix: Any) -> AnnData:
-    """Cells with at least so many genes."""
-    import numpy as np
-
-    from tosica.data import BLOCK, CellMatrix
-
-    blocks = CellMatrix(adata, **matrix).blocks(BLOCK)
-    n_genes = [np.asarray((block > 0).sum(1)).ravel() for _, block in blocks]
-    has_genes = np.concatenate(n_genes) >= min_genes
-    if not has_genes.any():
-        raise ValueError(f"No cell has {min_genes} genes: lower --min-genes.")
-    logger.info("annotate: %d cells with fewer genes are left out", (~has_genes).sum())
-    return adata[has_genes].copy()
 
 
 # --------------------------------------------------------------------------- novelty

@@ -112,7 +112,14 @@ def read_cells(
         import_module("hdf5plugin")  # more compressions of HDF5
     with explain_damage(path):
         kind = kind_of(path)
-        _refuse_selection(path, kind, genome, assay)
+        for option, value, is_of_kind in (
+            ("genome", genome, kind.startswith("10x")),
+            ("assay", assay, kind in _SEURAT),
+        ):
+            if value is not None and not is_of_kind:
+                raise ReadError(
+                    f"{path!r} is of the kind {kind}, of which no {option} can be chosen: leave --{option} out."
+                )
         if kind == "model":
             raise ReadError(f"{path!r} is the folder of a model; give {KNOWN}.")
         if kind == "table" and not backed:
@@ -142,22 +149,6 @@ def find_group(path: str, model: TOSICA, selection: Mapping[str, Any]) -> str:
     if name is None and kind_of(path) not in ON_DISK:
         return ""
     return find_cells(path, model, name)
-
-
-def _refuse_selection(
-    path: str, kind: str, genome: str | None, assay: str | None
-) -> None:
-    """Refuse options that are of files of another kind."""
-    from tosica.io._errors import ReadError
-
-    for option, value, is_of_kind in (
-        ("genome", genome, kind.startswith("10x")),
-        ("assay", assay, kind in _SEURAT),
-    ):
-        if value is not None and not is_of_kind:
-            raise ReadError(
-                f"{path!r} is of the kind {kind}, of which no {option} can be chosen: leave --{option} out."
-            )
 
 
 def _read_loom(path: str) -> AnnData:

@@ -42,8 +42,10 @@ def info(session: Session, path: str, selection: dict[str, Any]) -> None:
             f"path: {path}\nkind: model\n\n{card.read_text(encoding='utf8')}".rstrip(),
         )
         return
+    from anndata.io import read_elem
+
     from tosica.cli._files import read_cells
-    from tosica.io._containers import list_groups
+    from tosica.io._containers import list_groups, open_group
     from tosica.io._kinds import CONTAINERS, kind_of
 
     kind = kind_of(folder)
@@ -63,7 +65,9 @@ def info(session: Session, path: str, selection: dict[str, Any]) -> None:
                     selection["modality"] = name
                     adata = read_cells(path, backed=True, **selection)
                     summary[name] = _describe_cells(adata)
-                summary["annotations"] = _annotations_of_mudata(path)
+                root = open_group(path)
+                uns = read_elem(root["uns"]) if "uns" in root else {}
+                summary["annotations"] = _list_annotations(uns)
     session.show(summary, "\n".join(_lines(summary)))
 
 
@@ -109,21 +113,13 @@ def _describe_cells(adata: AnnData) -> dict[str, Any]:
     }
 
 
-def _annotations_of_mudata(path: str) -> dict[str, dict[str, Any]]:
-    """What the annotations of a MuData by several modalities are, by key."""
-    from anndata.io import read_elem
-
-    from tosica.io._containers import open_group
-
-    root = open_group(path)
-    return _list_annotations(read_elem(root["uns"])) if "uns" in root else {}
-
-
 def _list_annotations(uns: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """What the annotations in uns are, by key."""
     annotations = {}
     for key, record in uns.items():
-        if _is_annotation(record):
+        if isinstance(record, Mapping) and {"model", "labels", "gene_sets"} <= {
+            *record
+        }:
             annotations[str(key)] = {
                 "model": record["model"],
                 "tosica": record.get("version"),
@@ -131,12 +127,6 @@ def _list_annotations(uns: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
                 "labels": list(record["labels"]),
             }
     return annotations
-
-
-def _is_annotation(record: object) -> bool:
-    return isinstance(record, Mapping) and {"model", "labels", "gene_sets"} <= set(
-        record
-    )
 
 
 def _scale(adata: AnnData, **matrix: Any) -> str | None:

@@ -12,7 +12,7 @@ import signal
 import sys
 import traceback
 import warnings
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from importlib import import_module
@@ -111,11 +111,13 @@ class Command(click.Command):
         verbose = ctx.params.pop("verbose")
         debug = ctx.params.pop("debug")
         session = ctx.obj = Session(as_json, quiet)
+        verbosity = logging.WARNING
+        if quiet:
+            verbosity = logging.ERROR
+        elif verbose or sys.stderr.isatty():
+            verbosity = logging.INFO
         try:
-            with (
-                _log(_verbosity(quiet, verbose)),
-                parameters_as_options(_options(self)),
-            ):
+            with _log(verbosity), parameters_as_options(_options(self)):
                 return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
             raise
@@ -157,12 +159,6 @@ def _options(command: click.Command) -> dict[str, str]:
 
 
 # --------------------------------------------------------------------------- log
-
-
-def _verbosity(quiet: bool, verbose: bool) -> int:
-    if quiet:
-        return logging.ERROR
-    return logging.INFO if verbose or sys.stderr.isatty() else logging.WARNING
 
 
 class _LineFormatter(logging.Formatter):
@@ -208,28 +204,23 @@ def _interrupt(*_: object) -> None:
 
 def load(*modules: str) -> ModuleType:
     """Import tosica and modules that take seconds to import, and keep the libraries silent."""
-    is_loaded = sys.modules.keys() >= set(modules)
-    with nullcontext() if is_loaded else _no_garbage(), progress(None, "loading"):
-        for name in modules:
-            import_module(name)
+    collects = gc.isenabled() and not sys.modules.keys() >= set(modules)
+    if collects:
+        # Objects of modules are no garbage.
+        gc.disable()
+    try:
+        with progress(None, "loading"):
+            for name in modules:
+                import_module(name)
+    finally:
+        if collects:
+            gc.freeze()
+            gc.enable()
     context = click.get_current_context()
     for library in map(logging.getLogger, _LIBRARIES):
         context.call_on_close(partial(library.setLevel, library.level))
         library.setLevel(logging.ERROR)
     return import_module("tosica")
-
-
-@contextmanager
-def _no_garbage() -> Iterator[None]:
-    """Import modules, which are never garbage: looking for some in them took 4 of a command's 14 seconds."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        if collects:
-            gc.enable()
 
 
 # --------------------------------------------------------------------------- results and errors

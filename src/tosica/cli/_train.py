@@ -172,7 +172,12 @@ def train(
     summary = {"model": output, "reference": reference or tissue, "seed": seed}
     summary |= {"tosica": tosica.__version__, "n_cells": adata.n_obs}
     summary |= _describe(model)
-    session.show(summary, f"wrote the model to {output}{_accuracy(model)}")
+    text = f"wrote the model to {output}"
+    codes = model.training_.held_out_codes
+    if codes is not None:
+        accuracy = f"{model.held_out_accuracy_:.1%}"
+        text += f"; {accuracy} of {codes.shape[1]} held-out cells got their label"
+    session.show(summary, text)
 
 
 def _fit_options(
@@ -219,11 +224,8 @@ def _read_reference(
 
     with progress(None, f"reading {reference}"):
         adata = read_cells(reference, **selection)
-    return _take_raw(adata, reference) if use_raw else adata
-
-
-def _take_raw(adata: AnnData, reference: str) -> AnnData:
-    """Take the cells of ``.raw``."""
+    if not use_raw:
+        return adata
     if adata.raw is None:
         raise ValueError(f"{reference!r} has no raw: leave --use-raw out.")
     return adata.raw.to_adata()
@@ -240,15 +242,6 @@ def _describe(model: TOSICA) -> dict[str, Any]:
         "n_mislabeled": 0 if mislabeled is None else len(mislabeled),
         "held_out_accuracy": model.held_out_accuracy_,
     }
-
-
-def _accuracy(model: TOSICA) -> str:
-    """Say how many held-out cells got their label, as the end of a sentence."""
-    codes = model.training_.held_out_codes
-    if model.held_out_accuracy_ is None or codes is None:
-        return ""
-    accuracy = f"{model.held_out_accuracy_:.1%}"
-    return f"; {accuracy} of {codes.shape[1]} held-out cells got their label"
 
 
 def _check_model_folder(folder: Path, *, overwrite: bool) -> None:

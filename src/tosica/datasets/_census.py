@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from tosica._files import cache_folder, replace_file
+from tosica._files import cache_folder, explain_cache_error, replace_file
 from tosica._progress import progress
 from tosica._settings import logger
 from tosica._text import format_thousands, list_names, listed, parameter
@@ -51,8 +51,6 @@ _FORMAT = 1
 _CELLS_PER_PART = 2_000
 # Targeted kits measure up to 1 500 genes, whole transcriptomes in the census more than 10 000.
 _MIN_GENES = 5_000
-# Names of several diseases in one value.
-_SEPARATOR = " || "
 _TISSUES = (
     "tissue_general",
     "tissue",
@@ -316,14 +314,27 @@ def _select(experiment: Experiment, query: CensusQuery) -> Selection:
         columns.append("development_stage")
     experiment.check_columns([*columns, *_COLUMNS, "is_primary_data"])
     filters = _filters(experiment, query)
+    values = match_names(experiment, "tissue", [query.tissue], _TISSUES)
+    is_tissue = " or ".join(
+        f"{column} in {names!r}" for column, names in values.items()
+    )
+    condition = f"is_primary_data == True and ({is_tissue})"
+    if experiment.has("tissue_type") and "tissue" in experiment.values("tissue_type"):
+        condition += " and tissue_type == 'tissue'"
     with progress(None, f"looking for cells of {query.tissue}"):
         cells = collect(
-            experiment.scan(
-                list(dict.fromkeys(columns)), _tissue_filter(experiment, query)
-            ),
-            filters,
+            experiment.scan(list(dict.fromkeys(columns)), condition), filters
         )
-    _check_any(cells, query)
+    if not len(cells):
+        reasons = [
+            f"{parameter(name)} leaves out {format_thousands(n)} of them"
+            for name, n in cells.left_out.items()
+            if n
+        ]
+        raise ValueError(
+            f"The census has {format_thousands(cells.n_before)} cells of {query.tissue!r} that are primary data, but "
+            f"none that pass the filters: {listed(reasons) or 'no filter is set'}; filter less."
+        )
     cells, datasets, genes = _whole_transcriptomes(experiment, cells)
     cells = _typed(cells, query)
     sampled = sample(cells, query.n_per_type)
@@ -344,58 +355,26 @@ def _select(experiment: Experiment, query: CensusQuery) -> Selection:
     return selection
 
 
-def _tissue_filter(experiment: Experiment, query: CensusQuery) -> str:
-    """Write the condition of the cells of a tissue in the language of TileDB."""
-    values = match_names(experiment, "tissue", [query.tissue], _TISSUES)
-    is_tissue = " or ".join(
-        f"{column} in {names!r}" for column, names in values.items()
-    )
-    condition = f"is_primary_data == True and ({is_tissue})"
-    if experiment.has("tissue_type") and "tissue" in experiment.values("tissue_type"):
-        condition += " and tissue_type == 'tissue'"
-    return condition
-
-
 def _filters(
     experiment: Experiment, query: CensusQuery
 ) -> dict[str, Callable[[str], bool]]:
     """Make the filters of the columns."""
     filters: dict[str, Callable[[str], bool]] = {}
     for column, texts in query.filters().items():
-        separator = _SEPARATOR if column == "disease" else None
-        values = match_names(experiment, column, texts, [column], separator=separator)
+        values = match_names(experiment, column, texts, [column])
         filters[column] = set(values[column]).__contains__
     if query.age:
         youngest, oldest = query.age
 
         def is_of_age(stage: str) -> bool:
-            age = _age_of(stage)
-            return age is not None and youngest <= age <= oldest
+            age = _AGE.search(stage)
+            return (
+                age is not None and youngest <= int(age[1]) * _YEARS[age[2]] <= oldest
+            )
 
         accepts = filters.get("development_stage", lambda _: True)
         filters["development_stage"] = lambda stage: accepts(stage) and is_of_age(stage)
     return filters
-
-
-def _age_of(stage: str) -> float | None:
-    """Years that the name of a stage states, ``None`` if it states none."""
-    stated = _AGE.search(stage)
-    return None if stated is None else int(stated[1]) * _YEARS[stated[2]]
-
-
-def _check_any(cells: Candidates, query: CensusQuery) -> None:
-    """Raise a ``ValueError`` if no cells are left, with what the filters left out."""
-    if len(cells):
-        return
-    reasons = [
-        f"{parameter(name)} leaves out {format_thousands(n)} of them"
-        for name, n in cells.left_out.items()
-        if n
-    ]
-    raise ValueError(
-        f"The census has {format_thousands(cells.n_before)} cells of {query.tissue!r} that are primary data, but none "
-        f"that pass the filters: {listed(reasons) or 'no filter is set'}; filter less."
-    )
 
 
 def _whole_transcriptomes(
@@ -539,7 +518,8 @@ def _download(experiment: Experiment, query: CensusQuery, path: Path) -> None:
     """Download the cells in pieces, each a file, so that a call goes on where an earlier one ended."""
     folder = path.with_suffix(".parts")
     frame_path = folder / "cells.h5ad"
-    _make_folder(folder)
+    with explain_cache_error(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     if not frame_path.is_file():
         selection = _select(experiment, query)
         with replace_file(frame_path) as temporary:
@@ -562,17 +542,6 @@ def _download(experiment: Experiment, query: CensusQuery, path: Path) -> None:
     with replace_file(path) as temporary:
         frame.write_h5ad(temporary, compression="gzip")
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _make_folder(folder: Path) -> None:
-    """Make a folder in the cache."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise type(error)(
-            f"The cache folder {str(folder)!r} cannot be written ({error.strerror}): name another one in the "
-            "environment variable TOSICA_CACHE."
-        ) from error
 
 
 def _frame(experiment: Experiment, query: CensusQuery, selection: Selection) -> AnnData:

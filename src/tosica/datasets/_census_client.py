@@ -37,6 +37,8 @@ SCHEMA = "2.4.0"
 ORGANISMS = {"human": "homo_sapiens", "mouse": "mus_musculus"}
 # Bytes of each column that TileDB reads at a time: ten columns of a scan take 640 MB.
 _BUFFER = 64 * 1024**2
+# Names of several diseases in one value.
+SEPARATOR = " || "
 _UPDATE = "pip install -U cellxgene-census tiledbsoma"
 
 
@@ -171,17 +173,28 @@ def open_census(version: str) -> Iterator[Census]:
     """
     client = import_client()
     uri = mirror()
-    source = f"CELLxGENE Census {version}" if uri is None else f"{VARIABLE} ({uri})"
-    if uri is not None and "://" not in uri and not Path(uri).expanduser().is_dir():
-        raise FileNotFoundError(
-            f"{uri!r}, the folder in {VARIABLE}, does not exist: name another one, or unset {VARIABLE}."
-        )
+    source = f"CELLxGENE Census {version}"
+    where = {"census_version": version}
+    if uri is not None:
+        source = f"{VARIABLE} ({uri})"
+        folder = Path(uri).expanduser()
+        where = {"uri": uri if "://" in uri else str(folder)}
+        if "://" not in uri and not folder.is_dir():
+            raise FileNotFoundError(
+                f"{uri!r}, the folder in {VARIABLE}, does not exist: name another one, or unset {VARIABLE}."
+            )
     config = {"soma.init_buffer_bytes": _BUFFER, "py.init_buffer_bytes": _BUFFER}
-    where = {"census_version": version} if uri is None else {"uri": _expanded(uri)}
     with _explain_failure(source):
         root = client.open_soma(tiledb_config=config, **where)
     with root:
-        summary = _read_summary(root, source)
+        with _explain_failure(source):
+            missing = {"census_data", "census_info"} - set(root.keys())
+            if missing:
+                raise ValueError(
+                    f"{source} is no census: it has no {list_names(sorted(missing))}."
+                )
+            table = root["census_info"]["summary"].read().concat().to_pandas()
+        summary = dict(zip(table["label"], table["value"], strict=True))
         census = Census(
             root,
             version=summary.get("census_build_date", version),
@@ -193,34 +206,12 @@ def open_census(version: str) -> Iterator[Census]:
                 f"{source} is of version {census.version}, not {version}: leave "
                 f"{parameter('version')} out, or unset {VARIABLE}."
             )
-        _check_schema(census)
-        yield census
-
-
-def _expanded(uri: str) -> str:
-    return uri if "://" in uri else str(Path(uri).expanduser())
-
-
-def _read_summary(root: Any, source: str) -> dict[str, str]:
-    """Read what the census says of itself."""
-    with _explain_failure(source):
-        missing = {"census_data", "census_info"} - set(root.keys())
-        if missing:
-            raise ValueError(
-                f"{source} is no census: it has no {list_names(sorted(missing))}."
+        if census.schema.partition(".")[0] != SCHEMA.partition(".")[0]:
+            warn_user(
+                f"{source} follows version {census.schema} of the census schema, and tosica was written for "
+                f"{SCHEMA}: look at the types and numbers of cells that it reports."
             )
-        table = root["census_info"]["summary"].read().concat().to_pandas()
-    return dict(zip(table["label"], table["value"], strict=True))
-
-
-def _check_schema(census: Census) -> None:
-    """Warn of a census whose schema is not the one that this module knows."""
-    major = SCHEMA.partition(".")[0]
-    if census.schema.partition(".")[0] != major:
-        warn_user(
-            f"{census.source} follows version {census.schema} of the census schema, and tosica was written for "
-            f"{SCHEMA}: look at the types and numbers of cells that it reports."
-        )
+        yield census
 
 
 class Experiment:
@@ -340,8 +331,6 @@ def match_names(
     name: str,
     texts: Iterable[str],
     columns: Sequence[str],
-    *,
-    separator: str | None = None,
 ) -> dict[str, list[str]]:
     """Find the values of columns that names of the user stand for, in any case.
 
@@ -355,8 +344,6 @@ def match_names(
         Its values.
     columns
         Columns to look in.
-    separator
-        Text between several names in one value, each of which counts.
 
     Returns
     -------
@@ -375,33 +362,25 @@ def match_names(
             fitting = [
                 value
                 for value in all_values
-                if text.lower() in _pieces(value.lower(), separator)
+                if text.lower() in value.lower().split(SEPARATOR)
             ]
             matched[key] += fitting
             is_known |= bool(fitting)
-        if not is_known:
-            _refuse_name(experiment, name, text, values)
+        if is_known:
+            continue
+        is_term = ":" in text
+        candidates = sorted(
+            {
+                value
+                for key, all_values in values.items()
+                for value in all_values
+                if key.endswith("_ontology_term_id") == is_term
+            }
+        )
+        where = f"{experiment.census.source} has no {parameter(name, text)}"
+        if is_term and len(candidates) > 12:
+            raise ValueError(
+                f"{where}: pass its name instead, such as {candidates[0]!r}."
+            )
+        raise ValueError(f"{where}{only_known(text, candidates)}")
     return {key: fitting for key, fitting in matched.items() if fitting}
-
-
-def _pieces(value: str, separator: str | None) -> list[str]:
-    return [value] if separator is None else value.split(separator)
-
-
-def _refuse_name(
-    experiment: Experiment, name: str, text: str, values: dict[str, list[str]]
-) -> None:
-    """Raise a ``ValueError`` with the nearest names, or with terms for a term."""
-    is_term = ":" in text
-    candidates = sorted(
-        {
-            value
-            for key, of_column in values.items()
-            for value in of_column
-            if key.endswith("_ontology_term_id") == is_term
-        }
-    )
-    where = f"{experiment.census.source} has no {parameter(name, text)}"
-    if is_term and len(candidates) > 12:
-        raise ValueError(f"{where}: pass its name instead, such as {candidates[0]!r}.")
-    raise ValueError(f"{where}{only_known(text, candidates)}")

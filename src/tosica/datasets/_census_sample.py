@@ -94,7 +94,6 @@ class Candidates:
 def collect(
     tables: Iterable[pa.Table],
     filters: Mapping[str, Callable[[str], bool]],
-    count_cells: Callable[[int], object] = lambda _: None,
 ) -> Candidates:
     """Filter the cells of a tissue while they are read, so that few columns of them are in memory.
 
@@ -104,8 +103,6 @@ def collect(
         Columns ``soma_joinid``, those of the type, of the strata and of the filters, and ``nnz``.
     filters
         Column to a function that says of a value whether its cells remain.
-    count_cells
-        Called with the number of cells of each table.
     """
     coders = {name: Coder() for name in (TYPE, *STRATA)}
     columns: dict[str, list[NDArray]] = {
@@ -115,7 +112,6 @@ def collect(
     n_before = 0
     for table in tables:
         n_before += len(table)
-        count_cells(len(table))
         passes = np.ones(len(table), dtype=bool)
         for name, is_accepted in filters.items():
             coder = Coder()
@@ -172,33 +168,21 @@ def sample(cells: Candidates, n_per_type: int, seed: int = 0) -> IntArray:
     # Type by type, so that what is sorted is small.
     rows_by_type = np.argsort(cells.types, kind="stable")
     ends = np.cumsum(np.bincount(cells.types, minlength=len(cells.type_names)))
-    sampled = [
-        _sample_of_type(cells, rows, n_per_type, order_of_tile, rng)
-        for rows in np.split(rows_by_type, ends[:-1])
-    ]
-    rows = np.concatenate(sampled)
-    return rows[np.argsort(cells.joinids[rows])]
-
-
-def _sample_of_type(
-    cells: Candidates,
-    rows: IntArray,
-    n_cells: int,
-    order_of_tile: IntArray,
-    rng: np.random.Generator,
-) -> IntArray:
-    """Sample at most ``n_cells`` of ``rows``, the cells of a type."""
-    position: IntArray = order_of_tile[cells.joinids[rows] // ROWS_PER_TILE]
-    # Of each donor as many as could be needed, then of each data set, then of the type.
-    for strata in (cells.donors, cells.datasets, cells.types):
-        stratum = strata[rows]
-        # Those with the same position follow one another by chance.
-        order = np.lexsort((rng.random(len(rows)), position, stratum))
-        position = _position_in_group(stratum[order])
-        is_needed = position < n_cells
-        rows = rows[order][is_needed]
-        position = position[is_needed]
-    return rows
+    sampled = []
+    for rows in np.split(rows_by_type, ends[:-1]):
+        position: IntArray = order_of_tile[cells.joinids[rows] // ROWS_PER_TILE]
+        # Of each donor as many as could be needed, then of each data set, then of the type.
+        for strata in (cells.donors, cells.datasets, cells.types):
+            stratum = strata[rows]
+            # Those with the same position follow one another by chance.
+            order = np.lexsort((rng.random(len(rows)), position, stratum))
+            position = _position_in_group(stratum[order])
+            is_needed = position < n_per_type
+            rows = rows[order][is_needed]
+            position = position[is_needed]
+        sampled.append(rows)
+    joined = np.concatenate(sampled)
+    return joined[np.argsort(cells.joinids[joined])]
 
 
 def _position_in_group(group: IntArray) -> IntArray:

@@ -17,7 +17,7 @@ from tosica._text import format_thousands
 from tosica._validate import validate_params
 from tosica.datasets._census import census
 from tosica.model import TOSICA
-from tosica.model._card import escape
+from tosica.model._card import markdown_table
 from tosica.onto._ontology import is_kind_of
 from tosica.pp import build_mask
 from tosica.tl._evaluate import calibration_bins, expected_calibration_error
@@ -259,10 +259,9 @@ def write_card(model: TOSICA, reference: AnnData, **train_kwargs: Any) -> str:
 
 def _table(table: pd.DataFrame) -> str:
     """Write a table in Markdown, numbers with three decimals."""
-    header = [str(name) for name in table]
-    lines = [header, ["---"] * len(header)]
-    lines += [
-        [f"{x:.3f}" if isinstance(x, float) else escape(str(x)) for x in row]
-        for row in table.itertuples(index=False)
-    ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown_table(
+        {
+            str(name): [f"{x:.3f}" if isinstance(x, float) else str(x) for x in column]
+            for name, column in table.items()
+        }
+    )

@@ -118,7 +118,13 @@ def write_cas(
     >>> annotation["annotations"][0]["labelset"]
     'tosica_prediction'
     """
-    _check_texts(title, author)
+    for name, text in (("title", title), ("author", author)):
+        if not text.strip():
+            raise ValueError(f"{name} is empty: the schema asks for one.")
+    if len(title) > _MAX_TITLE:
+        raise ValueError(
+            f"title has {len(title)} characters, and the schema allows {_MAX_TITLE}: shorten it."
+        )
     names = _columns(adata, columns, key)
     content: dict[str, Any] = {
         "title": title,
@@ -133,7 +139,22 @@ def write_cas(
         ("cellannotation_url", url),
     )
     content |= {name: text for name, text in texts if text is not None}
-    content["labelsets"] = [_labelset(column, reference_url) for column in names]
+    method = {
+        "algorithm_name": "tosica",
+        "algorithm_version": package_version("tosica"),
+        "algorithm_repo_url": _REPOSITORY,
+    }
+    if reference_url is not None:
+        method["reference_location"] = reference_url
+    content["labelsets"] = [
+        {
+            "name": column,
+            "description": f"Labels in the column {column} of the cells",
+            "annotation_method": "algorithmic",
+            "automated_annotation": method,
+        }
+        for column in names
+    ]
     content["annotations"] = [
         annotation
         for column in names
@@ -149,17 +170,6 @@ def write_cas(
     )
 
 
-def _check_texts(title: str, author: str) -> None:
-    """Refuse an empty title or author, and a title that the schema calls too long."""
-    for name, text in (("title", title), ("author", author)):
-        if not text.strip():
-            raise ValueError(f"{name} is empty: the schema asks for one.")
-    if len(title) > _MAX_TITLE:
-        raise ValueError(
-            f"title has {len(title)} characters, and the schema allows {_MAX_TITLE}: shorten it."
-        )
-
-
 def _columns(
     adata: AnnData, columns: str | Iterable[str] | None, key: str
 ) -> list[str]:
@@ -170,23 +180,6 @@ def _columns(
     return [f"{key}_prediction", *([confident] if confident in adata.obs else [])]
 
 
-def _labelset(column: str, reference_url: str | None) -> dict[str, Any]:
-    """Describe a set of labels: its name and the method."""
-    method = {
-        "algorithm_name": "tosica",
-        "algorithm_version": package_version("tosica"),
-        "algorithm_repo_url": _REPOSITORY,
-    }
-    if reference_url is not None:
-        method["reference_location"] = reference_url
-    return {
-        "name": column,
-        "description": f"Labels in the column {column} of the cells",
-        "annotation_method": "algorithmic",
-        "automated_annotation": method,
-    }
-
-
 def _annotations(
     adata: AnnData, column: str, key: str, n_genes: int
 ) -> list[dict[str, Any]]:
@@ -194,6 +187,8 @@ def _annotations(
     groups = read_groups(adata, column, name="columns", allow_missing=True)
     explained = _explained(adata, column, key, n_genes)
     cell_names = adata.obs_names.astype(str).to_numpy()
+    terms = adata.obs.get(f"{column}{TERM_SUFFIX}")
+    term_names = read_ontology().names
     annotations = []
     for code, label in enumerate(groups.categories):
         is_of_label = groups.codes == code
@@ -202,9 +197,13 @@ def _annotations(
             "labelset": column,
             "cell_label": cell_label,
             "cell_fullname": cell_label,
-            **_term(adata, column, is_of_label),
-            "cell_ids": cell_names[is_of_label].tolist(),
         }
+        if terms is not None:
+            term = str(terms.to_numpy()[is_of_label.argmax()])
+            if term in term_names:
+                annotation["cell_ontology_term_id"] = term
+                annotation["cell_ontology_term"] = term_names[term]
+        annotation["cell_ids"] = cell_names[is_of_label].tolist()
         genes, gene_sets = explained.get(label, ([], []))
         if genes:
             # The schema takes only genes that the data have, by their names there.
@@ -216,18 +215,6 @@ def _annotations(
         annotation["rationale_dois"] = [_DOI]
         annotations.append(annotation)
     return annotations
-
-
-def _term(adata: AnnData, column: str, is_of_label: BoolArray) -> dict[str, str]:
-    """Read the term of a label and its name, if the cells have one."""
-    terms = adata.obs.get(f"{column}{TERM_SUFFIX}")
-    if terms is None:
-        return {}
-    term = str(terms.to_numpy()[is_of_label.argmax()])
-    name = read_ontology().names.get(term)
-    if name is None:
-        return {}
-    return {"cell_ontology_term_id": term, "cell_ontology_term": name}
 
 
 def _explained(

@@ -114,9 +114,9 @@ def choose_group(
         for member, group in groups.items():
             scores[member] = score(open_group(path, group))
     best = max(scores, key=lambda member: scores[member], default=None)
-    if best is None or not scores[best]:
-        if best is None:
-            raise ReadError(f"{path!r} has no {noun}, so there are no cells in it.")
+    if best is None:
+        raise ReadError(f"{path!r} has no {noun}, so there are no cells in it.")
+    if not scores[best]:
         raise ReadError(
             f"{path!r} is a {kind} of {list_names(list(groups))}, and it cannot be told "
             f"which {noun} is meant: choose one, as by {parameter(noun, best)}."

@@ -83,7 +83,11 @@ def to_anndata(contents: SeuratContents) -> ad.AnnData:
     if data is not None:
         x = to_float32(data)
     elif counts is not None:
-        x = _log_normalize_in_chunks(counts)
+        blocks = []
+        for i in range(0, counts.shape[0], _CHUNK_SIZE):
+            block = LogNormalization().normalize_block(counts[i : i + _CHUNK_SIZE])
+            blocks.append(block.astype(np.float32))
+        x = sp.vstack(blocks, format="csr")
         notes.append(f"X was log-normalised to {TARGET_SUM:.0f} counts a cell")
     else:
         raise ReadError(
@@ -108,16 +112,6 @@ def _check_names(names: pd.Index, kind: str) -> None:
             f"The {kind} name {names[is_wrong][0]!r} is missing or occurs twice: repair "
             "the names in R."
         )
-
-
-def _log_normalize_in_chunks(counts: sp.csr_matrix) -> sp.csr_matrix:
-    """Log-normalise as Seurat does, without a second matrix in double precision."""
-    normalization = LogNormalization()
-    blocks = []
-    for i in range(0, counts.shape[0], _CHUNK_SIZE):
-        block = normalization.normalize_block(counts[i : i + _CHUNK_SIZE])
-        blocks.append(block.astype(np.float32))
-    return sp.vstack(blocks, format="csr")
 
 
 class StoredAssay(NamedTuple):

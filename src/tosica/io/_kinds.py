@@ -119,20 +119,16 @@ def _decompressor(path: Path) -> Callable[..., Any] | None:
 
 
 def _kind_of_folder(path: Path) -> str | None:
+    """Kind of a folder, by the names of what is in it."""
     names = {member.name for member in path.iterdir()}
     if path.suffix.lower() == ".zarr" or names & {*STORE_FILES}:
-        return _kind_of_store(names)
+        if "mod" in names:
+            return "MuData"
+        is_spatial = {"tables", "table"} & names and _SPATIAL_ELEMENTS & names
+        return "SpatialData" if is_spatial and "obs" not in names else "zarr"
     if "model.pt" in names:
         return "model"
     return "10x_folder" if matrices_in(path) else None
-
-
-def _kind_of_store(names: set[str]) -> str:
-    """Tell a container from cells, by the names in a Zarr store."""
-    if "mod" in names:
-        return "MuData"
-    is_spatial = {"tables", "table"} & names and _SPATIAL_ELEMENTS & names
-    return "SpatialData" if is_spatial and "obs" not in names else "zarr"
 
 
 def matrices_in(folder: Path) -> list[Path]:

@@ -68,12 +68,29 @@ def read_rds(path: Path, *, assay: str | None) -> SeuratContents:
     else:
         expression = _read_assay_v3(stored, name, cell_names)
     var = _gene_table(stored, expression)
-    obsm, varm = _read_reductions(seurat, cell_names, var.index, notes)
+    obsm = {}
+    varm = {}
+    for key, reduction in seurat["reductions"].items().items():
+        embedding = reduction["cell.embeddings"]
+        if embedding.dimnames()[0] != cell_names:
+            notes.append(f"reduction {key!r} was left out: it has other cells")
+            continue
+        obsm[f"X_{key.lower()}"] = np.ma.getdata(embedding.array())
+        loadings = reduction.attributes.get("feature.loadings")
+        if key == "pca" and loadings is not None and loadings.dimnames()[0]:
+            varm["PCs"] = align_loadings(
+                loadings.array(), loadings.dimnames()[0], var.index
+            )
     if seurat["graphs"].items():
         notes.append(GRAPHS_NOTE)
     if seurat.items("images"):
         notes.append("images and the positions of spots were left out")
-    _add_identities(obs, seurat["active.ident"].column(), notes)
+    identities = seurat["active.ident"].column()
+    names = pd.Series(identities, index=obs.index).astype(str)
+    is_column = any((obs[column].astype(str) == names).all() for column in obs)
+    if names.nunique() > 1 and not is_column:
+        obs["active_ident"] = pd.Categorical(identities)
+        notes.append("the active identities are in obs['active_ident']")
     return SeuratContents(
         obs=obs,
         var=var,
@@ -112,35 +129,6 @@ def _gene_table(stored: RObject, expression: _Assay) -> pd.DataFrame:
     if expression.variable_genes:
         var["highly_variable"] = var.index.isin(expression.variable_genes)
     return var
-
-
-def _read_reductions(
-    seurat: RObject, cell_names: list[str], genes: pd.Index, notes: list[str]
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Read the reductions, and the loadings of the PCA."""
-    obsm = {}
-    varm = {}
-    for key, reduction in seurat["reductions"].items().items():
-        embedding = reduction["cell.embeddings"]
-        if embedding.dimnames()[0] != cell_names:
-            notes.append(f"reduction {key!r} was left out: it has other cells")
-            continue
-        obsm[f"X_{key.lower()}"] = np.ma.getdata(embedding.array())
-        loadings = reduction.attributes.get("feature.loadings")
-        if key == "pca" and loadings is not None:
-            features = loadings.dimnames()[0]
-            if features:
-                varm["PCs"] = align_loadings(loadings.array(), features, genes)
-    return obsm, varm
-
-
-def _add_identities(obs: pd.DataFrame, identities: Any, notes: list[str]) -> None:
-    """Add the active identities, if no column of the table has them."""
-    names = pd.Series(identities, index=obs.index).astype(str)
-    is_known = any((obs[column].astype(str) == names).all() for column in obs)
-    if names.nunique() > 1 and not is_known:
-        obs["active_ident"] = pd.Categorical(identities)
-        notes.append("the active identities are in obs['active_ident']")
 
 
 def _read_assay_v3(assay: RObject, name: str, cell_names: list[str]) -> _Assay:
