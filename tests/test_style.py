@@ -148,7 +148,6 @@ TYPED = {"adata", "cells", "labels", "mask", "model", "module", "obs", "state"}
 UNTYPED = {
     "data/_matrix.py:__getitem__(cells)",
     "_obs.py:one_column(obs)",
-    "ondisk/_parts.py:_write_columns(obs)",
 }
 
 

@@ -111,14 +111,8 @@ def as_groups(
         raise ValueError(
             f"{where} is missing (NaN) in {n_missing} of {len(column)} cells: {remedy}."
         )
-    names_groups = (
-        pd.api.types.is_string_dtype(column.dtype)
-        or pd.api.types.is_object_dtype(column.dtype)
-        or pd.api.types.is_bool_dtype(column.dtype)
-        or pd.api.types.is_integer_dtype(column.dtype)
-        or isinstance(column.dtype, pd.CategoricalDtype)
-    )
-    if not names_groups:
+    # Text, objects, categories, booleans and whole numbers.
+    if column.dtype.kind not in "OSUbiu":
         raise TypeError(
             f"{where} holds {column.dtype} values, not groups: name another column, or make groups of the "
             f"values{in_python(', as by pandas.cut')}."

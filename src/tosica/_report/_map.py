@@ -199,7 +199,16 @@ def _plot(
             line_color=color,
         )
     _add_labels(plot, cells, columns)
-    plot.add_tools(_hover_tool(make, points, has_novelty="pvalue" in columns))
+    plot.add_tools(
+        make.HoverTool(
+            renderers=[points],
+            tooltips=_TOOLTIP.format(novelty=_NOVELTY if "pvalue" in columns else ""),
+            formatters={
+                name: make.CustomJSHover(code=code)
+                for name, code in _FORMATTERS.items()
+            },
+        )
+    )
     # The names of all cells as one text, which is compressed with the rest of the data.
     text = "\n".join(name.replace("\n", " ") for name in names)
     name_bytes = make.ColumnDataSource(
@@ -243,16 +252,6 @@ _FORMATTERS = {
     "@probability": "return tosicaMap.share(value, 3)",
     "@pvalue": "return value ? tosicaMap.share(value, 4) : '< ' + tosicaMap.share(1, 4)",
 }
-
-
-def _hover_tool(make: Any, points: Any, *, has_novelty: bool) -> Any:
-    return make.HoverTool(
-        renderers=[points],
-        tooltips=_TOOLTIP.format(novelty=_NOVELTY if has_novelty else ""),
-        formatters={
-            name: make.CustomJSHover(code=code) for name, code in _FORMATTERS.items()
-        },
-    )
 
 
 def _columns(cells: Cells, positions: Positions) -> dict[str, IntArray]:

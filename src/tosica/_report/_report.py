@@ -470,36 +470,28 @@ def type_facts(
                 "records"
             ),
         }
-        genes_of_label = genes[genes["group"] == name]
-        markers_of_label = markers.get(name, pd.DataFrame({"gene": []}))
+        contribution = {}
+        of_genes = genes[genes["group"] == name]
+        if not of_genes.empty:
+            contribution = dict(
+                zip(of_genes["gene"], of_genes["contribution"], strict=True)
+            )
+        own_markers = markers.get(name, pd.DataFrame({"gene": []}))
+        rank_of = {gene: rank for rank, gene in enumerate(own_markers["gene"], start=1)}
+        of_label["genes"] = [
+            row | {"rank": rank_of.get(row["gene"])}
+            for row in of_genes[:_N_GENES].to_dict("records")
+            if row["contribution"] > 0
+        ]
         known_markers = evidence.known[evidence.known["label"] == name]
-        of_label |= _gene_facts(genes_of_label, markers_of_label, known_markers)
+        for field, table in (
+            ("markers", own_markers[:_N_GENES]),
+            ("known", known_markers),
+        ):
+            table = table.assign(added=table["gene"].map(contribution))
+            of_label[field] = table.to_dict("records")
         facts.append(label | of_label)
     return facts
-
-
-def _gene_facts(
-    genes: pd.DataFrame, markers: pd.DataFrame, known_markers: pd.DataFrame
-) -> dict[str, Any]:
-    """List the genes, markers and known markers of a label, each with its place among the others."""
-    contribution = {}
-    if not genes.empty:
-        contribution = dict(zip(genes["gene"], genes["contribution"], strict=True))
-    rank_of = {gene: rank for rank, gene in enumerate(markers["gene"], start=1)}
-    positive = [
-        row | {"rank": rank_of.get(row["gene"])}
-        for row in genes[:_N_GENES].to_dict("records")
-        if row["contribution"] > 0
-    ]
-    listed_markers = markers[:_N_GENES].assign(
-        added=markers["gene"].map(contribution),
-    )
-    known_markers = known_markers.assign(added=known_markers["gene"].map(contribution))
-    return {
-        "genes": positive,
-        "markers": listed_markers.to_dict("records"),
-        "known": known_markers.to_dict("records"),
-    }
 
 
 def find_markers(evidence: Evidence) -> tuple[dict[str, pd.DataFrame], str]:

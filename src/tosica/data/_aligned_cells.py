@@ -177,17 +177,13 @@ class AlignedCells(Generic[S]):
             warn_user(EmptyCellsWarning(n_empty, self._kind.empty_cells))
         is_whole = len(self.indexer) >= _WHOLE_TRANSCRIPTOME
         if is_whole and n_poor > LIMITS.poor_cells * self._matrix.n_obs:
-            _warn_of_droplets(n_poor / self._matrix.n_obs)
-
-
-def _warn_of_droplets(share: float) -> None:
-    """Say that most cells are none, with what leaves them out."""
-    limit = LIMITS.genes_of_cell
-    cure = call("sc.pp.filter_cells", f"query, min_genes={limit}")
-    warn_user(
-        f"{share:.0%} of the query's cells have fewer than {limit} genes, as empty droplets of a raw matrix have; "
-        f"their labels mean nothing: take the filtered matrix, or leave them out by {cure}."
-    )
+            limit = LIMITS.genes_of_cell
+            cure = call("sc.pp.filter_cells", f"query, min_genes={limit}")
+            warn_user(
+                f"{n_poor / self._matrix.n_obs:.0%} of the query's cells have fewer than {limit} genes, as empty "
+                "droplets of a raw matrix have; their labels mean nothing: take the filtered matrix, or leave them "
+                f"out by {cure}."
+            )
 
 
 def _reorder(rows: Block, indexer: np.ndarray, n_genes: int) -> np.ndarray:

@@ -161,12 +161,21 @@ class CellMatrix:
         else:
             self.where = f"{name}.X"
             matrix = _x(parent, name)
-        is_view_on_disk = adata.is_view and _is_on_disk(matrix)
+        is_in_memory = isinstance(matrix, np.ndarray) or sp.issparse(matrix)
+        is_computed = is_in_memory or hasattr(matrix, "__dask_graph__")
+        is_view_on_disk = adata.is_view and not is_computed
         if adata.is_view and not is_view_on_disk and not use_raw:
             matrix = adata.X if layer is None else adata.layers[layer]
         self.names: pd.Index = variables.var_names
         self._var = variables.var
-        self._check(matrix)
+        if not self.n_obs:
+            raise ValueError(f"{self.where} has no cells.")
+        if not len(self.names):
+            raise ValueError(f"{self.where} has no genes.")
+        if matrix.dtype.kind not in "biufc":
+            raise TypeError(
+                f"{self.where} holds {matrix.dtype} values instead of numbers."
+            )
         # Rows and columns of the matrix to read; None for all of them in their order.
         self._cells: np.ndarray | None = None
         self._genes: np.ndarray | None = None
@@ -182,18 +191,6 @@ class CellMatrix:
         )
         stored = getattr(self._matrix, "group", self._matrix)
         self._in_hdf5 = isinstance(stored, h5py.Group | h5py.Dataset)
-
-    def _check(self, matrix: Any) -> None:
-        """Refuse a matrix without rows or columns, or of anything but numbers."""
-        if not self.n_obs:
-            raise ValueError(f"{self.where} has no cells.")
-        if not len(self.names):
-            raise ValueError(f"{self.where} has no genes.")
-        is_boolean = np.issubdtype(matrix.dtype, np.bool_)
-        if not is_boolean and not np.issubdtype(matrix.dtype, np.number):
-            raise TypeError(
-                f"{self.where} holds {matrix.dtype} values instead of numbers."
-            )
 
     def take(self, cells: np.ndarray | slice) -> Block:
         """Read a range of cells, or cells by position, in any order and with repeats; normalize them."""
@@ -308,12 +305,6 @@ def _x(adata: AnnData, name: str) -> Any:
             f"{name}.X is empty (None); name the matrix to use with {choice}."
         )
     return matrix
-
-
-def _is_on_disk(matrix: Any) -> bool:
-    """Whether a matrix is neither in memory nor to be computed."""
-    is_in_memory = isinstance(matrix, np.ndarray) or sp.issparse(matrix)
-    return not is_in_memory and not hasattr(matrix, "__dask_graph__")
 
 
 def _readable_by_rows(matrix: Any, where: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,9 +13,6 @@ from mudata import MuData
 from tosica._text import in_python
 from tosica.data._kinds import MODALITY_KINDS
 from tosica.data._matrix import CellMatrix, check_unique
-
-if TYPE_CHECKING:
-    from tosica.data._normalize import Normalization
 
 DEFAULT_MODALITIES: Final = {"rna": "rna", "protein": "protein"}
 
@@ -141,37 +138,17 @@ def reindex_obs(adata: AnnData, indexer: np.ndarray) -> AnnData:
 class JointMatrix:
     """The expression matrices of a MuData's modalities side by side.
 
-    Has the methods of :class:`~tosica.data.CellMatrix` that minibatches need. Cells are in the
-    order of the MuData.
+    Has the methods of :class:`~tosica.data.CellMatrix` that minibatches need.
 
     Parameters
     ----------
-    mdata
-        Where to read.
-    layers
-        Layer of each modality, ``None`` for ``X``; modalities are in the order of the dict.
-    normalizations
-        Normalization of each modality, ``None`` for values as they are stored.
+    matrices
+        Matrix of each modality, with the same cells.
     """
 
-    def __init__(
-        self,
-        mdata: MuData,
-        layers: Mapping[str, str | None],
-        normalizations: Mapping[str, Normalization | None] | None = None,
-    ) -> None:
-        normalizations = normalizations or {}
-        indexers = cell_indexers(mdata, list(layers))
-        self.n_obs: int = mdata.n_obs
-        self._matrices = [
-            CellMatrix(
-                reindex_obs(mdata[name], indexers[name]),
-                layer=layer,
-                name=f"mdata[{name!r}]",
-                normalization=normalizations.get(name),
-            )
-            for name, layer in layers.items()
-        ]
+    def __init__(self, matrices: list[CellMatrix]) -> None:
+        self.n_obs = matrices[0].n_obs
+        self._matrices = matrices
 
     def take(self, cells: np.ndarray) -> np.ndarray:
         """Read cells by position, in any order and with repeats, ``(n_cells, n_genes)`` float32."""

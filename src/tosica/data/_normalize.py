@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,34 +15,8 @@ Block: TypeAlias = Any
 TARGET_SUM = 1e4
 
 
-class Normalization(ABC):
-    """Make counts of one modality comparable between cells, each cell by itself.
-
-    ``str()`` names the result for messages.
-    """
-
-    @abstractmethod
-    def normalize_block(
-        self, counts: Block, columns: np.ndarray | None = None
-    ) -> Block:
-        """Normalize a block of cells.
-
-        Parameters
-        ----------
-        counts
-            Counts, a CSR matrix or an array, ``(n_cells, n_genes)``.
-        columns
-            Genes that count for the total or the mean of a cell, bool, ``(n_genes,)``. By default
-            all. Values of the others are not used.
-
-        Returns
-        -------
-        ``(n_cells, n_genes)``, of the precision of ``counts``, and double for whole numbers.
-        """
-
-
 @dataclass(frozen=True)
-class LogNormalization(Normalization):
+class LogNormalization:
     """Scale each cell to the same total and take ``log(1 + x)``; cells without counts stay zero."""
 
     target_sum: float = TARGET_SUM
@@ -68,7 +41,7 @@ class LogNormalization(Normalization):
 
 
 @dataclass(frozen=True)
-class CenteredLogRatio(Normalization):
+class CenteredLogRatio:
     r"""Take each cell's ``log(1 + x)`` less its mean over the antibodies (Stoeckius et al., 2017).
 
     .. math:: \log(1 + x_{ca}) - \frac1A \sum_{a'} \log(1 + x_{ca'})
@@ -91,6 +64,9 @@ class CenteredLogRatio(Normalization):
         # In double precision, so that the order of the antibodies does not change the result.
         means = centered.mean(1, dtype=np.float64, keepdims=True)
         return (logs - means).astype(logs.dtype)
+
+
+Normalization: TypeAlias = LogNormalization | CenteredLogRatio
 
 
 def _precision(counts: Block) -> np.dtype:

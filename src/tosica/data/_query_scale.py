@@ -104,7 +104,19 @@ def fit_query_scale(
     if detected.kind == "counts":
         if not detected.is_whole:
             logger.info(FRACTIONAL, sample.where)
-        return _scale_counts(detected, scale, columns, gene_share, sample.where)
+        if scale.over != "matrix":
+            return QueryScale(detected, scale.target_sum, columns)
+        genes_total = scale.genes_total
+        if genes_total is not None:
+            totals = detected.totals(columns) / detected.totals() * scale.target_sum
+            if _lacks_genes(totals, scale, genes_total, gene_share):
+                logger.warning(
+                    f"query: {sample.where} seems to lack genes that were measured, so the counts of a cell are scaled "
+                    f"to {genes_total:.6g} over the model's genes, the reference's median, instead of to "
+                    f"{scale.target_sum:.6g} over all genes"
+                )
+                return QueryScale(detected, genes_total, columns)
+        return QueryScale(detected, scale.target_sum)
     if detected.is_certain:
         return _scale_logarithms(detected, scale, columns, gene_share, sample.where)
     totals = detected.totals(columns)
@@ -116,29 +128,6 @@ def fit_query_scale(
             "be on another scale, and labels may suffer: give counts."
         )
     return QueryScale(detected)
-
-
-def _scale_counts(
-    detected: DetectedScale,
-    scale: Scale,
-    columns: np.ndarray,
-    gene_share: float,
-    where: str,
-) -> QueryScale:
-    """Choose what counts are divided by, if genes were left out of the reference after it was normalized."""
-    if scale.over != "matrix":
-        return QueryScale(detected, scale.target_sum, columns)
-    genes_total = scale.genes_total
-    if genes_total is not None:
-        totals = detected.totals(columns) / detected.totals() * scale.target_sum
-        if _lacks_genes(totals, scale, genes_total, gene_share):
-            logger.warning(
-                f"query: {where} seems to lack genes that were measured, so the counts of a cell are scaled to "
-                f"{genes_total:.6g} over the model's genes, the reference's median, instead of to "
-                f"{scale.target_sum:.6g} over all genes"
-            )
-            return QueryScale(detected, genes_total, columns)
-    return QueryScale(detected, scale.target_sum)
 
 
 def _scale_logarithms(

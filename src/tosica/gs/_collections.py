@@ -30,15 +30,10 @@ _PACKAGE: Final = files("tosica.gs")
 _RESOURCES: Final = _PACKAGE.joinpath("resources")
 
 
-def _read_metadata() -> dict[str, dict[str, Any]]:
-    """Read the facts about each collection; those of MSigDB have the name of a ``file``, too."""
-    metadata = {}
-    for name in ("human_gobp", "mouse_gobp"):
-        metadata[name] = json.loads(_RESOURCES.joinpath(f"{name}.json").read_bytes())
-    return metadata | json.loads(_PACKAGE.joinpath("msigdb.json").read_bytes())
-
-
-_METADATA: Final = _read_metadata()
+_METADATA: Final[dict[str, dict[str, Any]]] = {
+    name: json.loads(_RESOURCES.joinpath(f"{name}.json").read_bytes())
+    for name in ("human_gobp", "mouse_gobp")
+} | json.loads(_PACKAGE.joinpath("msigdb.json").read_bytes())
 COLLECTIONS: Final = tuple(_METADATA)
 _COMMON_NAMES: Final = {"Homo sapiens": "human", "Mus musculus": "mouse"}
 
@@ -180,9 +175,10 @@ class Collection(NamedTuple):
     @property
     def release(self) -> str:
         """Release of the source, with its name."""
+        metadata = _METADATA[self.name]
         if not self._is_file:
-            return str(_METADATA[self.name]["release"])
-        return f"MSigDB {self._msigdb_version}"
+            return str(metadata["release"])
+        return f"MSigDB {self.version}.{metadata['species']}"
 
     @property
     def _is_file(self) -> bool:
@@ -190,13 +186,9 @@ class Collection(NamedTuple):
         return "file" in _METADATA[self.name]
 
     @property
-    def _msigdb_version(self) -> str:
-        return f"{self.version}.{_METADATA[self.name]['species']}"
-
-    @property
     def _location(self) -> str:
         """Path of a file of MSigDB, on the server and in the cache."""
-        version = self._msigdb_version
+        version = self.release.removeprefix("MSigDB ")
         file = _METADATA[self.name]["file"]
         return f"{version}/{file}.v{version}.symbols.gmt"
 
@@ -302,27 +294,21 @@ def _count(path: Path, _changed: int) -> tuple[Any, Any]:
 def _read_bundled(name: str) -> Mapping[str, Sequence[str]]:
     """Read a bundled collection, or map one by orthology; callers must not change it."""
     metadata = _METADATA[name]
-    if "orthologs_of" in metadata:
-        source = _read_bundled(metadata["orthologs_of"])
-        return _map_by_orthology(source, metadata["min_genes"])
-    resource = _RESOURCES.joinpath(f"{name}.gmt.gz")
-    return parse_gmt(resource.read_bytes(), resource.name)
-
-
-def _map_by_orthology(
-    gene_sets: Mapping[str, Sequence[str]], min_genes: int
-) -> dict[str, tuple[str, ...]]:
-    """Replace human genes by their mouse orthologs; of sets with the same genes, keep one."""
+    if "orthologs_of" not in metadata:
+        resource = _RESOURCES.joinpath(f"{name}.gmt.gz")
+        return parse_gmt(resource.read_bytes(), resource.name)
+    gene_sets = _read_bundled(metadata["orthologs_of"])
     ortholog_of = orthologs("human", "mouse")
-    mapped = {}
-    for name, genes in gene_sets.items():
-        mapped[name] = tuple(sorted(ortholog_of[g] for g in genes if g in ortholog_of))
+    mapped = {
+        set_name: tuple(sorted(ortholog_of[g] for g in genes if g in ortholog_of))
+        for set_name, genes in gene_sets.items()
+    }
     # Of sets with the same genes, the one that had the fewest before is the most specific.
     most_specific: dict[tuple[str, ...], str] = {}
-    for name in sorted(mapped, key=lambda name: len(gene_sets[name])):
-        most_specific.setdefault(mapped[name], name)
+    for set_name in sorted(mapped, key=lambda set_name: len(gene_sets[set_name])):
+        most_specific.setdefault(mapped[set_name], set_name)
     return {
-        name: genes
-        for name, genes in mapped.items()
-        if len(genes) >= min_genes and most_specific[genes] == name
+        set_name: genes
+        for set_name, genes in mapped.items()
+        if len(genes) >= metadata["min_genes"] and most_specific[genes] == set_name
     }

@@ -7,7 +7,7 @@ step         function                 names
 ===========  =======================  ================================================
 one name     ``GeneTable.find``       ``CD3E``, ``ENSG00000198851.10``, ``916``, ``IL8``
 composite    ``_find_composite``      ``HLA-A_ENSG00000206503``, ``TP53|7157``
-dotted       ``_find_dotted``         ``HLA.DRA``, as R writes ``HLA-DRA``
+dotted       ``_find``                ``HLA.DRA``, as R writes ``HLA-DRA``
 numbered     ``_find_numbered``       ``CD24.1``, if ``CD24`` is not in the list
 ===========  =======================  ================================================
 """
@@ -217,7 +217,12 @@ class GeneList:
             return [name for name, (genes, _) in candidates.items() if not genes]
 
         candidates |= _find_composite(unknown(), table, ignore_case)
-        candidates |= _find_dotted(unknown(), table)
+        # R writes a dot in the place of a hyphen.
+        candidates |= {
+            name: table.find(name.replace(".", "-"))
+            for name in unknown()
+            if "." in name
+        }
         candidates |= _find_numbered(unknown(), candidates, table, ignore_case)
         return candidates
 
@@ -268,11 +273,6 @@ def _are_entrez(by_symbol: dict[str, Candidates], by_id: dict[str, Candidates]) 
             n_pairs += 1
             n_same += not set(symbol_genes).isdisjoint(id_genes)
     return 2 * n_same > n_pairs
-
-
-def _find_dotted(names: list[str], table: GeneTable) -> dict[str, Candidates]:
-    """Find names in which R wrote a dot for a hyphen, such as HLA.DRA."""
-    return {name: table.find(name.replace(".", "-")) for name in names if "." in name}
 
 
 def _find_numbered(

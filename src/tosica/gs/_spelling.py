@@ -152,7 +152,20 @@ def describe_gene_names(names: Iterable[str]) -> str | None:
     """
     unique = [str(name) for name in dict.fromkeys(names)]
     sample = unique[:: max(1, len(unique) // _SAMPLE)]
-    kinds = pd.Series([_kind_of(name) for name in sample], dtype=object)
+    kinds = pd.Series(
+        [
+            next(
+                (
+                    kind
+                    for kind, pattern in _COMPILED.items()
+                    if pattern.fullmatch(name)
+                ),
+                None,
+            )
+            for name in sample
+        ],
+        dtype=object,
+    )
     counts = kinds.value_counts()
     if counts.empty or counts.iloc[0] < _MAJORITY * len(sample):
         return None
@@ -161,10 +174,3 @@ def describe_gene_names(names: Iterable[str]) -> str | None:
         if set(unique) == set(map(str, numbers)):
             return "row numbers"
     return str(counts.index[0])
-
-
-def _kind_of(name: str) -> str | None:
-    for kind, pattern in _COMPILED.items():
-        if pattern.fullmatch(name):
-            return kind
-    return None

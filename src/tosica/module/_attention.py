@@ -125,7 +125,28 @@ class _Attend(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> Tensor:
         qkv, mixed, logsumexp = ctx.saved_tensors
-        return _run_backward(qkv, mixed, logsumexp, slope.contiguous())
+        _, n_rows, n_columns, width = _padded(qkv)
+        gradient = torch.empty_like(qkv)
+        _run(
+            _backward,
+            qkv,
+            mixed,
+            logsumexp,
+            slope.contiguous()[:, :, None],
+            gradient,
+            qkv.new_zeros(n_rows, width),  # query
+            qkv.new_zeros(n_rows, width),  # of_query
+            qkv.new_zeros(n_rows, width),  # of_mixed
+            qkv.new_zeros(width, n_columns),  # key
+            qkv.new_zeros(width, n_columns),  # value
+            qkv.new_zeros(width, n_columns),  # of_key
+            qkv.new_zeros(width, n_columns),  # of_value
+            qkv.new_zeros(_ROWS, n_columns),  # weights
+            qkv.new_zeros(_ROWS, n_columns),  # of_scores
+            qkv.new_zeros(n_rows),  # less
+            qkv.new_zeros(n_rows),  # common
+        )
+        return gradient
 
 
 def _run_forward(qkv: Tensor, mixed: Tensor, logsumexp: Tensor, mean: Tensor) -> None:
@@ -151,34 +172,6 @@ def _run_forward(qkv: Tensor, mixed: Tensor, logsumexp: Tensor, mean: Tensor) ->
         qkv.new_zeros(_ROWS),  # totals
         qkv.new_zeros(n_heads),  # longest
     )
-
-
-def _run_backward(
-    qkv: Tensor, mixed: Tensor, logsumexp: Tensor, slope: Tensor
-) -> Tensor:
-    """Compute the gradient of queries, keys and values, on the caller's thread."""
-    _, n_rows, n_columns, width = _padded(qkv)
-    gradient = torch.empty_like(qkv)
-    _run(
-        _backward,
-        qkv,
-        mixed,
-        logsumexp,
-        slope[:, :, None],
-        gradient,
-        qkv.new_zeros(n_rows, width),  # query
-        qkv.new_zeros(n_rows, width),  # of_query
-        qkv.new_zeros(n_rows, width),  # of_mixed
-        qkv.new_zeros(width, n_columns),  # key
-        qkv.new_zeros(width, n_columns),  # value
-        qkv.new_zeros(width, n_columns),  # of_key
-        qkv.new_zeros(width, n_columns),  # of_value
-        qkv.new_zeros(_ROWS, n_columns),  # weights
-        qkv.new_zeros(_ROWS, n_columns),  # of_scores
-        qkv.new_zeros(n_rows),  # less
-        qkv.new_zeros(n_rows),  # common
-    )
-    return gradient
 
 
 def _padded(qkv: Tensor) -> tuple[int, int, int, int]:

@@ -64,7 +64,7 @@ class LabelHierarchy:
                 depth.update((key, len(line) - step) for step, key in enumerate(line))
             else:
                 line = _terms_above(term_of_label.get(label))
-                depth.update((key, _depth_of_term(key)) for key in line)
+                depth.update((key, len(read_ontology().ancestors[key])) for key in line)
             for key in line:
                 covered.setdefault(key, np.zeros(n_labels, dtype=bool))[i] = True
         # Few labels come first; of groups with as many, the most specific, then the lowest number.
@@ -162,10 +162,6 @@ def _terms_above(term: str | None) -> list[str]:
         return []
     terms = (term, *ontology.ancestors[term])
     return [term for term in terms if term not in ontology.forbidden]
-
-
-def _depth_of_term(term: str) -> int:
-    return len(read_ontology().ancestors[term])
 
 
 def check_parents(parents: Any, labels: Sequence[str]) -> dict[str, str]:

@@ -402,14 +402,10 @@ def _keys(label: str) -> list[str]:
     has_cell = bool(words) and words[-1] == "cell"
     if has_cell:
         words.pop()
-    if not any(map(_is_word, words)):
+    # Shorter words are abbreviations more often than not: "NK" and "DC" are not completed.
+    if not any(len(word) >= 4 and word.isalpha() for word in words):
         return [key]
     return [key, " ".join(words) if has_cell else f"{key} cell"]
-
-
-def _is_word(word: str) -> bool:
-    # Shorter ones are abbreviations more often than not: "NK" and "DC" are not completed.
-    return len(word) >= 4 and word.isalpha()
 
 
 def _candidates(

@@ -346,7 +346,22 @@ def _compute_mask(
     ]
     gene_sets_on_data = concatenate([source.on_data(genes) for source in sources])
     mask, description = _select(genes, sources, gene_sets_on_data, params)
-    _log_mask(genes, sources, mask, len(gene_sets_on_data), key_added)
+    n_vars = len(genes)
+    n_covered = description["n_genes_covered"]
+    covering = f"{format_thousands(n_covered)} of {format_thousands(n_vars)}"
+    if n_covered < LOW_COVERAGE * n_vars:
+        warn_user(
+            f"only {100 * n_covered / n_vars:.2g} % of adata's genes ({covering}) are in a gene "
+            f"set that was kept, so that all other genes are only in co-expression modules; "
+            f"{hint(genes, sources) or 'pass gene sets with more of them'}."
+        )
+    sizes = mask.sizes
+    n_candidates = format_thousands(len(gene_sets_on_data))
+    logger.info(
+        f"build_mask: kept {format_thousands(len(mask))} of {n_candidates} gene sets "
+        f"({format_thousands(sizes.min())}–{format_thousands(sizes.max())} genes each), covering {covering} genes "
+        f"({100 * n_covered / n_vars:.1f} %); added .varm[{key_added!r}] and .uns[{key_added!r}]"
+    )
     return mask.members.T.tocsr(), description
 
 
@@ -447,42 +462,12 @@ def _select(
         "coverage": n_covered / len(genes),
     }
     if mask.weights is not None:
-        description["weights"] = _weights_table(mask, mask.weights)
-    return mask, description
-
-
-def _weights_table(gene_sets: GeneSets, weights: pd.DataFrame) -> pd.DataFrame:
-    """Name the genes and sets of weights, in a form that h5ad and zarr can store."""
-    pairs = weights.sort_values(["gene_set", "gene"])
-    table = pd.DataFrame(index=np.arange(len(pairs)).astype(str).astype(object))
-    table["gene"] = gene_sets.gene_names.to_numpy(dtype=object)[pairs["gene"]]
-    table["gene_set"] = pd.Categorical.from_codes(
-        pairs["gene_set"], pd.Index(gene_sets.names)
-    )
-    table["weight"] = pairs["weight"].to_numpy(dtype=np.float32)
-    return table
-
-
-def _log_mask(
-    genes: GeneList,
-    sources: Sequence[MatchedGeneSets],
-    mask: GeneSets,
-    n_candidates: int,
-    key_added: str,
-) -> None:
-    """Log how many gene sets and genes are in the mask; warn of a low coverage."""
-    n_vars = len(genes)
-    n_covered = len(np.unique(mask.members.indices))
-    covering = f"{format_thousands(n_covered)} of {format_thousands(n_vars)}"
-    if n_covered < LOW_COVERAGE * n_vars:
-        warn_user(
-            f"only {100 * n_covered / n_vars:.2g} % of adata's genes ({covering}) are in a gene "
-            f"set that was kept, so that all other genes are only in co-expression modules; "
-            f"{hint(genes, sources) or 'pass gene sets with more of them'}."
+        pairs = mask.weights.sort_values(["gene_set", "gene"])
+        table = pd.DataFrame(index=np.arange(len(pairs)).astype(str).astype(object))
+        table["gene"] = mask.gene_names.to_numpy(dtype=object)[pairs["gene"]]
+        table["gene_set"] = pd.Categorical.from_codes(
+            pairs["gene_set"], pd.Index(mask.names)
         )
-    sizes = mask.sizes
-    logger.info(
-        f"build_mask: kept {format_thousands(len(mask))} of {format_thousands(n_candidates)} gene sets "
-        f"({format_thousands(sizes.min())}–{format_thousands(sizes.max())} genes each), covering {covering} genes "
-        f"({100 * n_covered / n_vars:.1f} %); added .varm[{key_added!r}] and .uns[{key_added!r}]"
-    )
+        table["weight"] = pairs["weight"].to_numpy(dtype=np.float32)
+        description["weights"] = table
+    return mask, description

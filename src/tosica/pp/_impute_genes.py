@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
 
-    from tosica._types import BoolArray, FloatArray, IntArray, ObjectArray
+    from tosica._types import BoolArray, IntArray, ObjectArray
 
 _N_COMPONENTS = 30
 # Nearest cells that genes are taken of; a type with fewer than twice as many is joined by similar ones.
@@ -70,12 +70,13 @@ def impute_genes(
     for cell_type in cells.obs["cell_type"].unique():
         pool = _pool(cell_type, types, term_of)
         rows = np.flatnonzero(cells.obs["cell_type"] == cell_type)
-        near = pool[
-            _nearest(
-                query[rows] - query[rows].mean(0),
-                _subtract_means(components[pool], references[pool]),
-            )
-        ]
+        centered = query[rows] - query[rows].mean(0)
+        frame = pd.DataFrame(components[pool])
+        of_donors = frame - frame.groupby(references[pool]).transform("mean")
+        # A cell's own square is the same for all donors.
+        squares = np.square(of_donors).sum(axis=1).to_numpy()
+        distance = squares - 2 * centered @ of_donors.to_numpy().T
+        near = pool[np.argsort(distance, axis=1, kind="stable")[:, :_N_NEIGHBORS]]
         donor = near[np.arange(len(rows)), rng.integers(0, near.shape[1], len(rows))]
         relative_depth = depth[rows] / np.maximum(depth_of_donor[donor], 1)
         imputed[rows] = rng.poisson(missing[donor] * relative_depth[:, None])
@@ -88,18 +89,6 @@ def impute_genes(
         obs=cells.obs,
         var=pd.DataFrame(index=donors.var_names),
     )
-
-
-def _subtract_means(values: FloatArray, groups: ObjectArray) -> FloatArray:
-    """Subtract the mean of each group of rows."""
-    frame = pd.DataFrame(values)
-    return (frame - frame.groupby(groups).transform("mean")).to_numpy()
-
-
-def _nearest(query: FloatArray, reference: FloatArray) -> IntArray:
-    """Find the nearest rows of ``reference`` for each row of ``query``."""
-    squares = np.square(reference).sum(1) - 2 * query @ reference.T
-    return np.argsort(squares, axis=1, kind="stable")[:, :_N_NEIGHBORS]
 
 
 def _pool(cell_type: str, types: ObjectArray, term_of: Mapping[str, str]) -> IntArray:

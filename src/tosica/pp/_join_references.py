@@ -155,7 +155,11 @@ def join_references(
         tables.append(table)
         members.append(_read(name, adata, key, table, batch_key))
     if batch_key is not None:
-        _check_batches(references, batch_key)
+        columns = {column for adata in references.values() for column in adata.obs}
+        if batch_key not in columns:
+            raise KeyError(
+                f"No reference has a column {batch_key!r} in obs{only_known(batch_key, columns)}"
+            )
     labels = _unify(pd.concat(tables, ignore_index=True))
     _check_common_labels(labels)
     for reference in members:
@@ -247,15 +251,6 @@ def _unify(labels: pd.DataFrame) -> pd.DataFrame:
             list_names(list(without_term.unique())),
         )
     return labels
-
-
-def _check_batches(references: Mapping[str, AnnData], batch_key: str) -> None:
-    """Refuse a column of batches that no reference has."""
-    columns = {column for adata in references.values() for column in adata.obs}
-    if batch_key not in columns:
-        raise KeyError(
-            f"No reference has a column {batch_key!r} in obs{only_known(batch_key, columns)}"
-        )
 
 
 def _check_common_labels(labels: pd.DataFrame) -> None:
@@ -357,7 +352,13 @@ def _join(
         n_measured += is_measured
         piece = _to_anndata(reference, genes[is_measured])
         if not is_measured.all():
-            _check_panel(reference, int(is_measured.sum()))
+            n_labels = len(set(reference.labels))
+            if is_measured.sum() < n_labels:
+                raise ValueError(
+                    f"{reference.name!r}, which is a panel of {format_thousands(len(reference.genes))} genes, shares "
+                    f"{is_measured.sum()} with the transcriptomes, too few to draw the others for its {n_labels} "
+                    "labels: leave it out, or pass impute=False."
+                )
             piece = impute_genes(piece, donors, is_measured, term_of, seed)
         pieces.append(piece)
     joined = ad.concat(pieces)
@@ -427,17 +428,6 @@ def _common_genes(references: Sequence[_Reference], *, least: int = 1) -> pd.Ind
             )
         genes = common
     return genes.sort_values()
-
-
-def _check_panel(panel: _Reference, n_common: int) -> None:
-    """Refuse to draw genes for a panel whose genes cannot tell its labels apart."""
-    n_labels = len(set(panel.labels))
-    if n_common < n_labels:
-        raise ValueError(
-            f"{panel.name!r}, which is a panel of {format_thousands(len(panel.genes))} genes, shares {n_common} with "
-            f"the transcriptomes, too few to draw the others for its {n_labels} labels: leave it out, or pass "
-            "impute=False."
-        )
 
 
 def _to_anndata(reference: _Reference, genes: pd.Index) -> AnnData:

@@ -96,7 +96,8 @@ def match_gene_sets(
         )
     _check_organism(gene_sets, targets, match, organism)
     clauses = [gene_sets.source] if log_source else []
-    is_recognized = organism == "auto" and log_organism and not _are_capitals(match)
+    are_capitals = match.organism == "human" and match.names.upper_case_mouse
+    is_recognized = organism == "auto" and log_organism and not are_capitals
     if match.organism and (is_recognized or match.by_orthology):
         overlap = " (by overlap)" if organism == "auto" else ""
         clauses.append(f"adata holds {match.organism} genes{overlap}")
@@ -105,11 +106,6 @@ def match_gene_sets(
     if len(clauses) > log_source:
         logger.info("build_mask: %s", "; ".join(clauses))
     return MatchedGeneSets(gene_sets, match)
-
-
-def _are_capitals(match: GeneMatch) -> bool:
-    """Whether the names look like mouse symbols in upper case, so that they seem human."""
-    return match.organism == "human" and bool(match.names.upper_case_mouse)
 
 
 def _check_organism(

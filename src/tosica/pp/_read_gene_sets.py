@@ -43,7 +43,11 @@ def read_gene_sets(gene_sets: GeneSetsLike) -> list[GeneSets]:
     elif isinstance(gene_sets, str | os.PathLike):
         source, genes_of = read_source(gene_sets)
         by_source = [_from_dict(genes_of, source)]
-    elif _are_sources(gene_sets):
+    elif (
+        isinstance(gene_sets, list | tuple)
+        and gene_sets
+        and all(isinstance(source, str | os.PathLike) for source in gene_sets)
+    ):
         by_source = _from_joined(join_sources(gene_sets))
     else:
         raise TypeError(
@@ -56,13 +60,6 @@ def read_gene_sets(gene_sets: GeneSetsLike) -> list[GeneSets]:
             f"no gene set in gene_sets ({sources}) holds a gene: pass at least one that does."
         )
     return by_source
-
-
-def _are_sources(gene_sets: object) -> bool:
-    """Whether it is a list of names and paths."""
-    if not isinstance(gene_sets, list | tuple) or not gene_sets:
-        return False
-    return all(isinstance(source, str | os.PathLike) for source in gene_sets)
 
 
 def _from_joined(gene_sets: JoinedGeneSets) -> list[GeneSets]:
