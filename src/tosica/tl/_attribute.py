@@ -444,14 +444,31 @@ class _Explainer:
             self.contrast = ReferenceContrast.of_statistics(
                 statistics, len(model.labels)
             )
-        self.measured = self._find_measured()
-        self.baseline = (
-            self._query_mean() if baseline == "mean" else self._reference_mean()
-        )
-        if baseline == "shifted":
-            self._shift_baseline(
-                query_shift(self.minibatches, groups.predicted, statistics)
+        with only_warnings(query_logger):
+            self.measured = next(self.minibatches()).measured
+        self.baseline = self.module.baseline[None]
+        if baseline == "mean":
+            if adata.n_obs == 1:
+                raise ValueError(
+                    "A single cell is its own mean: pass more cells, or baseline='reference'."
+                )
+            with only_warnings(query_logger):
+                total = sum(
+                    batch.x.sum(0, dtype=torch.float64) for batch in self.minibatches()
+                )
+            self.baseline = (total / adata.n_obs).float()[None]
+        elif not self.module.baseline.any():
+            raise ValueError(
+                "The model does not know the mean cell of its reference, because the original's "
+                "code trained it: pass baseline='mean' for that of the query."
             )
+        if baseline == "shifted":
+            shift = query_shift(self.minibatches, groups.predicted, statistics)
+            if shift is not None:
+                moved = self.baseline + torch.from_numpy(shift).to(self.baseline)
+                moved = moved.clamp(min=0)
+                self.shift = (moved - self.baseline)[0].cpu().numpy()
+                self.baseline = moved
         if self.measured is not None:
             self.baseline = torch.where(self.measured, self.baseline, 0)
         self.gene_names = model.tokens.var_names
@@ -472,38 +489,6 @@ class _Explainer:
         if rows is not None and len(rows) < self.adata.n_obs:
             cells = self.adata[rows]
         return self.model.iter_batches(cells, batch_size=size, **self._matrix)
-
-    def _find_measured(self) -> Tensor | None:
-        with only_warnings(query_logger):
-            return next(self.minibatches()).measured
-
-    def _reference_mean(self) -> Tensor:
-        if not self.module.baseline.any():
-            raise ValueError(
-                "The model does not know the mean cell of its reference, because the original's "
-                "code trained it: pass baseline='mean' for that of the query."
-            )
-        return self.module.baseline[None]
-
-    def _shift_baseline(self, shift: Float32Array | None) -> None:
-        """Move the baseline as the query is, but no gene below zero."""
-        if shift is None:
-            return
-        moved = self.baseline + torch.from_numpy(shift).to(self.baseline)
-        moved = moved.clamp(min=0)
-        self.shift = (moved - self.baseline)[0].cpu().numpy()
-        self.baseline = moved
-
-    def _query_mean(self) -> Tensor:
-        if self.adata.n_obs == 1:
-            raise ValueError(
-                "A single cell is its own mean: pass more cells, or baseline='reference'."
-            )
-        with only_warnings(query_logger):
-            total = sum(
-                batch.x.sum(0, dtype=torch.float64) for batch in self.minibatches()
-            )
-        return (total / self.adata.n_obs).float()[None]
 
     def iter_contributions(
         self, rows: IntArray, targets: IntArray
@@ -615,7 +600,18 @@ def gene_contributions(
         baseline_logits = module.network_logits(x0, batch.modalities)
         change = _centered(logits) - _centered(baseline_logits)
         network_difference = (change * shares).sum(1)
-    network = _integrated_gradients(module, x, x0, batch.modalities, shares, n_steps)
+    nodes, weights_of_nodes = np.polynomial.legendre.leggauss(n_steps)
+    steps = torch.from_numpy((nodes + 1) / 2).to(x)
+    # All points of all cells are one minibatch: (n_steps, n_cells, n_genes).
+    path = x0 + steps[:, None, None] * (x - x0)
+    points = path.flatten(0, 1).requires_grad_()
+    with torch.enable_grad():
+        logits = _centered(module.network_logits(points, batch.modalities))
+        score = (logits * shares.repeat(n_steps, 1)).sum()
+        (gradient,) = torch.autograd.grad(score, points)
+    slopes = gradient.unflatten(0, (n_steps, -1))
+    step_sizes = torch.from_numpy(weights_of_nodes / 2).to(x)
+    network = torch.einsum("s,scg->cg", step_sizes, slopes) * (x - x0)
     genes = network
     difference = network_difference
     if module.linear is not None:
@@ -632,33 +628,6 @@ def gene_contributions(
         network_difference.cpu().numpy(),
         (x > x0).cpu().numpy(),
     )
-
-
-def _integrated_gradients(
-    module: TOSICAModule,
-    x: Tensor,
-    x0: Tensor,
-    modalities: tuple[int, ...],
-    shares: Tensor,
-    n_steps: int,
-) -> Tensor:
-    """Integrate the gradient of the network's score from ``x0`` to ``x``, ``(n_cells, n_genes)``."""
-    nodes, weights = _quadrature(n_steps)
-    # All points of all cells are one minibatch: (n_steps, n_cells, n_genes).
-    path = x0 + nodes.to(x)[:, None, None] * (x - x0)
-    points = path.flatten(0, 1).requires_grad_()
-    with torch.enable_grad():
-        logits = _centered(module.network_logits(points, modalities))
-        score = (logits * shares.repeat(n_steps, 1)).sum()
-        (gradient,) = torch.autograd.grad(score, points)
-    slopes = gradient.unflatten(0, (n_steps, -1))
-    return torch.einsum("s,scg->cg", weights.to(x), slopes) * (x - x0)
-
-
-def _quadrature(n_steps: int) -> tuple[Tensor, Tensor]:
-    """Points and weights of Gauss and Legendre for an integral from 0 to 1."""
-    nodes, weights = np.polynomial.legendre.leggauss(n_steps)
-    return torch.from_numpy((nodes + 1) / 2), torch.from_numpy(weights / 2)
 
 
 def _centered(logits: Tensor) -> Tensor:
@@ -709,27 +678,41 @@ class _GroupMeans:
         their mean expression and the weights, so that only sums of expression are taken.
         """
         explainer = self._explainer
+        module = explainer.module
         groups = self._groups
-        linear = explainer.module.linear
         pairs, pair_of_cell = np.unique(
             np.stack([groups.codes, groups.targets]), axis=1, return_inverse=True
         )
-        baseline = explainer.module.clip(explainer.baseline)
-        if linear is not None:
-            baseline = linear.expression(baseline)
-            weights = _centered(linear.weights_of_measured(explainer.measured).T)
+        codes = torch.from_numpy(np.ravel(pair_of_cell))
+        n_pairs = pairs.shape[1]
+        baseline = module.clip(explainer.baseline)
+        if module.linear is not None:
+            baseline = module.linear.expression(baseline)
+            weights = _centered(module.linear.weights_of_measured(explainer.measured).T)
         baseline = baseline.cpu().double()
-        sums, raised_sums, squares = self._sum_expression(
-            torch.from_numpy(np.ravel(pair_of_cell)), pairs.shape[1], baseline
-        )
-        n_cells = torch.from_numpy(np.bincount(np.ravel(pair_of_cell)))
+        sums = torch.zeros(n_pairs, len(explainer.gene_names), dtype=torch.float64)
+        raised_sums = torch.zeros_like(sums)
+        squares = torch.zeros_like(sums[0])
+        with only_warnings(query_logger):
+            for batch in explainer.minibatches():
+                x = module.clip(batch.x)
+                if module.linear is not None:
+                    x = module.linear.expression(x)
+                x = x.cpu().double()
+                codes_of_batch = codes[batch.start : batch.start + len(x)]
+                # Many times faster than index_add_.
+                indicator = one_hot(codes_of_batch, n_pairs).T.to(x)
+                sums += indicator @ x
+                raised_sums += indicator @ (x - baseline).clamp(min=0)
+                squares += x.square().sum(0)
+        n_cells = torch.bincount(codes)
         above_baseline = sums - n_cells[:, None] * baseline
         for i, (group, target) in enumerate(pairs.T):
             if group < 0:
                 continue
             mean = above_baseline[i] / int(groups.n_cells[group])
             self._expression[group] += mean.numpy()
-            if linear is not None:
+            if module.linear is not None:
                 weight = (weights @ explainer.label_shares[target]).double().cpu()
                 raised_mean = raised_sums[i] / int(groups.n_cells[group])
                 self._linear[group] += (mean * weight).numpy()
@@ -762,36 +745,6 @@ class _GroupMeans:
                 share_of_label[labels] @ contrast.excess[labels],
             )
         return shared
-
-    def _sum_expression(
-        self, codes: Tensor, n_codes: int, baseline: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Sum the clipped expression of all cells.
-
-        Returns
-        -------
-        Sums over the cells of each code, and of what exceeds the baseline in each cell,
-        ``(n_codes, n_genes)``; and sums of squares over all cells, ``(n_genes,)``.
-        """
-        explainer = self._explainer
-        linear = explainer.module.linear
-        n_genes = len(explainer.gene_names)
-        sums = torch.zeros(n_codes, n_genes, dtype=torch.float64)
-        raised_sums = torch.zeros_like(sums)
-        squares = torch.zeros(n_genes, dtype=torch.float64)
-        with only_warnings(query_logger):
-            for batch in explainer.minibatches():
-                x = explainer.module.clip(batch.x)
-                if linear is not None:
-                    x = linear.expression(x)
-                x = x.cpu().double()
-                codes_of_batch = codes[batch.start : batch.start + len(x)]
-                # Many times faster than index_add_.
-                indicator = one_hot(codes_of_batch, n_codes).T.to(x)
-                sums += indicator @ x
-                raised_sums += indicator @ (x - baseline).clamp(min=0)
-                squares += x.square().sum(0)
-        return sums, raised_sums, squares
 
     def tables(self) -> dict[str, Any]:
         """Make the tables of genes and of gene sets with evidence, and sum up the error."""

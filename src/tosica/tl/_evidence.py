@@ -165,7 +165,17 @@ class Cells:
         type_names = [label for label in self.labels if label != UNKNOWN]
         self.all_labels = read_labels(adata, key) or type_names
         self.record: Mapping[str, Any] = adata.uns[key]
-        self.second = self._read_second()
+        # Label of each label's cells that is second best, and its mean probability.
+        self.second = {
+            label: (str(second), float(probability))
+            for label, second, probability in zip(
+                self.all_labels,
+                self.record.get("second_label", ()),
+                self.record.get("second_probability", ()),
+                strict=False,
+            )
+            if second
+        }
         self.levels = {
             str(level): (
                 read_groups(adata, f"{key}_prediction_{level}"),
@@ -188,18 +198,6 @@ class Cells:
             self.known = read_groups(
                 adata, labels_key, name="labels_key", allow_missing=True
             )
-
-    def _read_second(self) -> dict[str, tuple[str, float]]:
-        """Read the second best label of each label's cells, and its mean probability."""
-        labels = self.record.get("second_label", ())
-        probabilities = self.record.get("second_probability", ())
-        second = {}
-        for label, second_label, probability in zip(
-            self.all_labels, labels, probabilities, strict=False
-        ):
-            if second_label:
-                second[label] = (str(second_label), float(probability))
-        return second
 
     def by_type(self, values: NDArray[Any]) -> Any:
         """Group values of the cells, ``(n_obs,)``, by cell type."""

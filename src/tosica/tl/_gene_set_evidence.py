@@ -77,7 +77,10 @@ def gene_set_statistics(
     table = pd.DataFrame(
         {"n_genes": np.diff(members.indptr), "contribution": members.T @ contributions}
     )
-    weight = _weight_genes(contributions, effects)
+    # By the effect, and less than proportionally by what a gene adds.
+    adds = contributions.astype(np.float64)
+    median = np.median(adds[adds > 0]) if adds.any() else 1.0
+    weight = np.asarray(effects, dtype=np.float64) * np.log1p(adds / median)
     if not weight.any() or not len(table):
         return table.assign(z=0.0, pval_adj=1.0, similar_to=-1)
     test = _Test(weight, contributions, members)
@@ -85,13 +88,6 @@ def gene_set_statistics(
     table["pval_adj"] = test.p_values(weight)
     table["similar_to"] = _similar(table, weight, members, test)
     return table
-
-
-def _weight_genes(contributions: FloatArray, effects: FloatArray) -> FloatArray:
-    """Weigh genes by the contribution and the effect together, ``(n_genes,)``."""
-    adds = contributions.astype(np.float64)
-    median = np.median(adds[adds > 0]) if adds.any() else 1.0
-    return np.asarray(effects, dtype=np.float64) * np.log1p(adds / median)
 
 
 class _Test:
