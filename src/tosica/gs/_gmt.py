@@ -223,21 +223,9 @@ def write_gmt(
     ...     tosica.gs.read_gmt(path) == markers
     True
     """
-    content = _format(gene_sets, descriptions or {}).encode()
-    # If the path is a link, the file that it points to is replaced.
-    target = Path(os.path.realpath(path))
-    if target.name.lower().endswith(".gz"):
-        content = compress(content)
-    with replace_file(target) as temporary:
-        temporary.write_bytes(content)
-
-
-def _format(
-    gene_sets: Mapping[str, Iterable[str]], descriptions: Mapping[str, str]
-) -> str:
-    """Write gene sets as the text of a GMT file."""
     if not gene_sets:
         raise ValueError("There is no gene set to write: gene_sets is empty.")
+    descriptions = descriptions or {}
     for name in descriptions:
         if name not in gene_sets:
             raise ValueError(
@@ -262,7 +250,13 @@ def _format(
         if isinstance(genes, set | frozenset):
             unique.sort()
         lines.append("\t".join([name, description, *unique]) + "\n")
-    return "".join(lines)
+    content = "".join(lines).encode()
+    # If the path is a link, the file that it points to is replaced.
+    target = Path(os.path.realpath(path))
+    if target.name.lower().endswith(".gz"):
+        content = compress(content)
+    with replace_file(target) as temporary:
+        temporary.write_bytes(content)
 
 
 def _check_text(text: object, name: str) -> None:

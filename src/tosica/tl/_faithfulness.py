@@ -165,28 +165,13 @@ def faithfulness(
 def _rank_genes(
     record: Mapping[str, Any], model: TOSICA, rng: np.random.Generator
 ) -> dict[str, IntArray]:
-    """Rank of each gene in each group, ``(n_groups, n_genes)``, by each order."""
+    """Rank of each gene in each group, ``(n_groups, n_genes)``, by each order.
+
+    By gene sets, genes of sets with evidence come first, then those of others by the set's mean.
+    """
     genes = record["genes"].reindex(model.tokens.var_names, fill_value=0.0)
     added = genes.to_numpy(np.float64).T
-    by_set = _rank_by_gene_set(added, record, model, rng)
-    at_random = np.tile(np.arange(added.shape[1]), (len(added), 1))
-    return {
-        "genes": (-added).argsort(axis=1, kind="stable").argsort(axis=1),
-        "gene sets": by_set,
-        "random": rng.permuted(at_random, axis=1),
-    }
-
-
-def _rank_by_gene_set(
-    added: FloatArray,
-    record: Mapping[str, Any],
-    model: TOSICA,
-    rng: np.random.Generator,
-) -> IntArray:
-    """Rank the genes of sets with evidence first, then those of other sets by the set's mean.
-
-    A gene of no set is a set by itself. A gene of several sets has the rank of the first.
-    """
+    # A gene of no set is a set by itself. A gene of several sets has the rank of the first.
     set_names, members = model.modalities[0].gene_sets()
     without_set = np.flatnonzero(np.diff(members.tocsr().indptr) == 0)
     genes_of_set = np.split(members.indices, members.indptr[1:-1])
@@ -196,7 +181,7 @@ def _rank_by_gene_set(
         [(members.T @ added.T) / set_sizes[:, None], added.T[without_set]]
     )
     group_of_evidence = record["evidence"]["group"].astype(str)
-    ranks = np.empty(added.shape, dtype=np.intp)
+    by_set = np.empty(added.shape, dtype=np.intp)
     for i, name in enumerate(record["groups"]):
         evidence = record["evidence"][group_of_evidence == str(name)]
         with_evidence = [set_names.index(s) for s in evidence["gene_set"]]
@@ -208,8 +193,13 @@ def _rank_by_gene_set(
             position[genes_of_set[order[j]]] = j
         # Within a set as at random: the order of the sets is tested.
         by_position = np.lexsort((rng.random(len(position)), position))
-        ranks[i] = by_position.argsort()
-    return ranks
+        by_set[i] = by_position.argsort()
+    at_random = np.tile(np.arange(added.shape[1]), (len(added), 1))
+    return {
+        "genes": (-added).argsort(axis=1, kind="stable").argsort(axis=1),
+        "gene sets": by_set,
+        "random": rng.permuted(at_random, axis=1),
+    }
 
 
 @torch.no_grad()
