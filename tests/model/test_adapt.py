@@ -304,7 +304,9 @@ def test_a_model_without_branch(network_model, toy_query):
 
 
 def test_a_model_of_several_modalities(cite_model, cite_query):
-    with pytest.raises(TypeError, match="A model of a MuData cannot learn from a query"):
+    with pytest.raises(
+        TypeError, match="A model of a MuData cannot learn from a query"
+    ):
         cite_model.adapt(cite_query.mod[next(iter(cite_query.mod))])
 
 
