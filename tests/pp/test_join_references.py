@@ -116,7 +116,8 @@ def test_genes_of_a_panel_are_drawn_from_cells_of_its_types(studies):
 def test_a_label_that_only_a_panel_has_limits_the_genes_to_its_own(studies):
     panel = make_study(["T cell", "platelet"] * 15, genes=range(0, N_GENES, 4))
     with pytest.warns(
-        UserWarning, match=r"the labels 'platelet' of the panel 'panel'.*10 of 40"
+        UserWarning,
+        match=r"Of 40 genes 10 are taken: the references with 'platelet' did not measure",
     ):
         joined = tosica.pp.join_references(studies | {"panel": panel}, "label")
     assert list(joined.var["n_measured"]) == [3] * 10
@@ -124,6 +125,29 @@ def test_a_label_that_only_a_panel_has_limits_the_genes_to_its_own(studies):
         studies | {"panel": panel}, "label", mapping={"panel": {"platelet": ""}}
     )
     assert without.n_vars == N_GENES
+
+
+def test_a_similar_label_lends_what_nobody_measured(studies):
+    panel = make_study(["T cell", "platelet"] * 15, genes=range(0, N_GENES, 4))
+    joined = tosica.pp.join_references(
+        studies | {"panel": panel}, "label", lenders={"platelet": "T cell"}
+    )
+    assert joined.n_vars == N_GENES
+    platelets = joined[(joined.obs["cell_type"] == "platelet").to_numpy()]
+    assert platelets[:, "Q15"].X.mean() > 3 * platelets[:, "Q5"].X.mean()
+
+
+def test_transcriptomes_lend_one_another_what_each_measured_alone(studies):
+    deep = studies["deep"][:, [f"Q{i}" for i in range(5, N_GENES)]].copy()
+    flat = studies["flat"][:, [f"Q{i}" for i in range(35)]].copy()
+    joined = tosica.pp.join_references({"deep": deep, "flat": flat}, "label")
+    assert joined.n_vars == N_GENES
+    assert joined.var.loc["Q0", "n_measured"] == 1
+    is_b_cell = (joined.obs["cell_type"] == "B cell").to_numpy()
+    for name in studies:
+        is_study = (joined.obs["reference"] == name).to_numpy()
+        mean = joined[is_study, "Q0"].X.toarray().ravel()
+        assert mean[is_b_cell[is_study]].mean() > 3 * mean[~is_b_cell[is_study]].mean()
 
 
 def test_genes_that_differ_by_study_are_told_from_those_that_differ_by_type(studies):
@@ -168,13 +192,18 @@ def test_references_without_a_common_gene_are_refused(studies):
         tosica.pp.join_references(studies, "label")
 
 
-def test_a_panel_with_too_few_genes_of_the_transcriptomes_is_refused(studies):
+def test_a_panel_with_too_few_genes_of_the_others_is_refused(studies):
     panel = studies["deep"][:, ["Q1", "Q11"]].copy()
     with pytest.raises(
         ValueError,
-        match=r"'panel', which is a panel of 2 genes, shares 2 .* its 3 labels",
+        match=r"'panel' has 2 genes and shares 2 .* its 3 labels",
     ):
         tosica.pp.join_references(studies | {"panel": panel}, "label")
+
+
+def test_a_lender_that_is_not_there_is_refused(studies):
+    with pytest.raises(ValueError, match=r"lenders: .* label 'T cells'.*mean 'T cell'"):
+        tosica.pp.join_references(studies, "label", lenders={"B cell": "T cells"})
 
 
 def test_references_without_a_common_label_are_refused(studies):

@@ -1,110 +1,181 @@
-"""Genes that a panel has not measured, drawn from similar cells of other references."""
+"""Genes that a reference has not measured, drawn from similar cells of other references."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import anndata as ad
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 from sklearn.decomposition import PCA
+from sklearn.neighbors import NearestNeighbors
 
 from tosica.data import LogNormalization
 from tosica.onto._ontology import read_ontology
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from anndata import AnnData
 
-    from tosica._types import BoolArray, IntArray, ObjectArray
+    from tosica._types import FloatArray, IntArray
 
 _N_COMPONENTS = 30
-# Nearest cells that genes are taken of; a type with fewer than twice as many is joined by similar ones.
+# Nearest cells that genes are taken of.
 _N_NEIGHBORS = 10
+# Cells of a similar label lend what no cell of the label can: any number below one over the cells of a reference.
+_RATE_OF_SIMILAR = 1e-12
+
+
+class _Lender(NamedTuple):
+    """A reference that lends genes; arrays have a value for each cell that takes some, ``(n_cells,)``.
+
+    ``rows`` are the cells that lend, ``relative_depth`` is the depth of the taking cell by that of the
+    lending one, and ``rates`` the number of cells that it was drawn from, next to nothing for cells of a
+    similar label.
+    """
+
+    cells: AnnData
+    rows: IntArray
+    relative_depth: FloatArray
+    rates: FloatArray
 
 
 def impute_genes(
     cells: AnnData,
-    donors: AnnData,
-    is_measured: BoolArray,
-    term_of: Mapping[str, str],
+    references: Sequence[AnnData],
+    genes: pd.Index,
+    relatives: Mapping[str, set[str]],
+    similar: Mapping[str, str],
     seed: int,
 ) -> AnnData:
-    """Draw the counts of genes that a reference has not, from similar cells of the same type.
+    """Draw the counts of genes that a reference has not, from similar cells of the same type (hot deck).
 
-    Cells are compared with others of their type after the mean of the type in their own reference is
-    subtracted from both: references differ in it, and hold types in different numbers.
+    Each cell takes one of its ten nearest cells in each other reference, by the genes that both
+    measured, after the mean of the type in its own reference is subtracted from both: references
+    differ in it, and hold types in different numbers. Which reference lends the genes that several
+    measured is drawn for each cell, in proportion to their cells of its type.
 
     Parameters
     ----------
     cells
-        Cells of the reference, with the genes that it measured in the order of ``donors``.
-    donors
-        Cells of the references that measured all genes.
-    is_measured
-        Which of the genes of ``donors`` the reference measured, ``(n_genes,)``.
-    term_of
-        Term of each label.
+        Cells of the reference, with the genes that it measured.
+    references
+        The other references, which are like enough for their cells to be compared.
+    genes
+        Genes of the cells that are returned. For each cell, a relative in ``references`` measured those
+        that ``cells`` lacks.
+    relatives
+        Label to the labels whose cells lend genes to its cells.
+    similar
+        Label to the one whose cells lend it what no relative has.
     seed
         Seed of what is drawn.
 
     Returns
     -------
-    The cells, with the genes of ``donors``.
+    The cells, with ``genes``.
     """
-    donor_counts = donors[:, is_measured].X
-    donor_expression = log_normalize(donor_counts).toarray()
-    n_components = min(_N_COMPONENTS, *(size - 1 for size in donor_expression.shape))
-    pca = PCA(max(n_components, 1), random_state=seed).fit(donor_expression)
-    components = pca.transform(donor_expression)
-    query = pca.transform(log_normalize(cells.X).toarray())
     rng = np.random.default_rng(seed)
-    missing = donors[:, ~is_measured].X.toarray()
-    depth = np.asarray(cells.X.sum(1)).ravel()
-    depth_of_donor = np.asarray(donor_counts.sum(1)).ravel()
-    imputed = np.zeros((cells.n_obs, missing.shape[1]), dtype=np.float32)
-    types = donors.obs["cell_type"].to_numpy()
-    references = donors.obs["reference"].to_numpy()
-    for cell_type in cells.obs["cell_type"].unique():
-        pool = _pool(cell_type, types, term_of)
-        rows = np.flatnonzero(cells.obs["cell_type"] == cell_type)
-        centered = query[rows] - query[rows].mean(0)
-        frame = pd.DataFrame(components[pool])
-        of_donors = frame - frame.groupby(references[pool]).transform("mean")
-        # A cell's own square is the same for all donors.
-        squares = np.square(of_donors).sum(axis=1).to_numpy()
-        distance = squares - 2 * centered @ of_donors.to_numpy().T
-        near = pool[np.argsort(distance, axis=1, kind="stable")[:, :_N_NEIGHBORS]]
-        donor = near[np.arange(len(rows)), rng.integers(0, near.shape[1], len(rows))]
-        relative_depth = depth[rows] / np.maximum(depth_of_donor[donor], 1)
-        imputed[rows] = rng.poisson(missing[donor] * relative_depth[:, None])
-    completed = sp.hstack([cells.X, sp.csr_matrix(imputed)]).tocsr()
-    positions = np.concatenate(
-        [np.flatnonzero(is_measured), np.flatnonzero(~is_measured)]
-    )
+    lenders = [
+        _find_lender(cells, other, relatives, similar, rng) for other in references
+    ]
+    measured = genes[genes.isin(cells.var_names)]
+    missing = genes.difference(measured, sort=False)
+    columns = [measured]
+    blocks = [cells[:, measured].X]
+    # With exponential times, the first of several comes in proportion to its rate.
+    rates = np.column_stack([lender.rates for lender in lenders])
+    times = np.full(rates.shape, np.inf)
+    np.divide(rng.exponential(size=rates.shape), rates, out=times, where=rates > 0)
+    has_gene = np.array([missing.isin(lender.cells.var_names) for lender in lenders])
+    for has_genes in np.unique(has_gene, axis=1).T:
+        drawn = missing[(has_genes == has_gene.T).all(1)]
+        first = np.where(has_genes, times, np.inf).argmin(1)
+        columns.append(drawn)
+        blocks.append(_draw(lenders, first, drawn, rng))
+    order = columns[0].append(columns[1:]).get_indexer(genes)
     return ad.AnnData(
-        completed[:, np.argsort(positions)],
+        sp.hstack(blocks).tocsr()[:, order],
         obs=cells.obs,
-        var=pd.DataFrame(index=donors.var_names),
+        var=pd.DataFrame(index=genes),
     )
 
 
-def _pool(cell_type: str, types: ObjectArray, term_of: Mapping[str, str]) -> IntArray:
-    """Find the donors that may be of a type; of too few, those of similar types, and then all."""
-    line = line_of(cell_type, term_of)
-    lines = {name: line_of(name, term_of) for name in np.unique(types)}
-    alike = {
-        name: len(line & donor_line) / len(line | donor_line)
-        for name, donor_line in lines.items()
+def _find_lender(
+    cells: AnnData,
+    reference: AnnData,
+    relatives: Mapping[str, set[str]],
+    similar: Mapping[str, str],
+    rng: np.random.Generator,
+) -> _Lender:
+    """Find a cell of a reference for each cell; the rate is zero where there is none."""
+    shared = cells.var_names.intersection(reference.var_names)
+    counts = cells[:, shared].X
+    reference_counts = reference[:, shared].X
+    expression = log_normalize(reference_counts)
+    n_components = min(_N_COMPONENTS, *(size - 1 for size in expression.shape))
+    # Exact up to the signs of components, whatever the seed.
+    pca = PCA(max(n_components, 1), svd_solver="arpack", random_state=0)
+    components = pca.fit_transform(expression)
+    query = pca.transform(log_normalize(counts))
+    labels = reference.obs["cell_type"].astype(str)
+    rows = np.zeros(cells.n_obs, dtype=np.int64)
+    rates = np.zeros(cells.n_obs)
+    for label in cells.obs["cell_type"].unique():
+        related = np.flatnonzero(labels.isin(relatives[label]))
+        rate = float(len(related))
+        if not len(related):
+            related = np.flatnonzero(labels == similar.get(label))
+            rate = _RATE_OF_SIMILAR * len(related)
+        if not len(related):
+            continue
+        is_label = (cells.obs["cell_type"] == label).to_numpy()
+        neighbors = NearestNeighbors(n_neighbors=min(_N_NEIGHBORS, len(related)))
+        neighbors.fit(components[related] - components[related].mean(0))
+        nearest = neighbors.kneighbors(
+            query[is_label] - query[is_label].mean(0), return_distance=False
+        )
+        drawn = rng.integers(0, nearest.shape[1], len(nearest))
+        rows[is_label] = related[nearest[np.arange(len(nearest)), drawn]]
+        rates[is_label] = rate
+    depth = np.asarray(counts.sum(1)).ravel()
+    reference_depth = np.asarray(reference_counts.sum(1)).ravel()[rows]
+    return _Lender(reference, rows, depth / np.maximum(reference_depth, 1), rates)
+
+
+def _draw(
+    lenders: Sequence[_Lender],
+    lender_of_cell: IntArray,
+    genes: pd.Index,
+    rng: np.random.Generator,
+) -> sp.csr_matrix:
+    """Draw Poisson counts of the lending cells' expression, at the depth of each cell."""
+    blocks = []
+    order = []
+    for i in np.unique(lender_of_cell):
+        lender = lenders[i]
+        borrowers = np.flatnonzero(lender_of_cell == i)
+        counts = sp.csr_matrix(lender.cells[:, genes].X)[lender.rows[borrowers]]
+        rates = sp.csr_matrix(sp.diags(lender.relative_depth[borrowers]) @ counts)
+        rates.data = rng.poisson(rates.data).astype(np.float32)
+        blocks.append(rates)
+        order.append(borrowers)
+    return sp.csr_matrix(sp.vstack(blocks))[np.argsort(np.concatenate(order))]
+
+
+def find_relatives(term_of: Mapping[str, str]) -> dict[str, set[str]]:
+    """List for each label itself, and those above and below it in the Cell Ontology.
+
+    Their cells may be of the same type.
+    """
+    lines = {label: line_of(label, term_of) for label in term_of}
+    return {
+        label: line
+        | {below for below, line_below in lines.items() if label in line_below}
+        for label, line in lines.items()
     }
-    is_related = np.array([name in line or cell_type in lines[name] for name in types])
-    likeness = np.array([alike[name] for name in types])
-    for is_donor in (is_related & (likeness > 0), likeness > 0):
-        if is_donor.sum() >= 2 * _N_NEIGHBORS:
-            return np.flatnonzero(is_donor)
-    return np.arange(len(types))
 
 
 def line_of(label: str, term_of: Mapping[str, str]) -> set[str]:
@@ -113,18 +184,6 @@ def line_of(label: str, term_of: Mapping[str, str]) -> set[str]:
     return {label, *(name for name, term in term_of.items() if term in above)}
 
 
-def unrelated(
-    labels: set[str], types: set[str], term_of: Mapping[str, str]
-) -> list[str]:
-    """List the labels that are neither among types nor above or below one of them."""
-    above = types.union(*(line_of(cell_type, term_of) for cell_type in types))
-    return sorted(
-        label
-        for label in labels
-        if label not in above and not line_of(label, term_of) & types
-    )
-
-
 def log_normalize(counts: sp.csr_matrix) -> sp.csr_matrix:
     """Logarithm of one plus counts per 10 000."""
-    return LogNormalization().normalize_block(counts.astype(np.float64))
+    return LogNormalization().normalize_block(sp.csr_matrix(counts, dtype=np.float64))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import anndata as ad
 import numpy as np
@@ -19,7 +19,7 @@ from tosica.data import CellMatrix, detect
 from tosica.gs._gene_list import GeneList
 from tosica.gs._map_genes import map_genes
 from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, match_label, read_ontology
-from tosica.pp._impute_genes import impute_genes, line_of, unrelated
+from tosica.pp._impute_genes import find_relatives, impute_genes, line_of
 from tosica.pp._study_share import study_share
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from tosica._types import ObjectArray
 
-# Transcriptomes have at least this share of the genes of the largest one; others are panels.
-_SHARE_OF_LARGEST = 0.5
 # Share of a cell's values that are multiples of its smallest one, in a logarithm of counts.
 _SHARE_WHOLE = 0.9
 
@@ -55,6 +53,7 @@ class _Reference:
         Mapping,
         optional=True,
     ),
+    lenders=InstanceOf("a dict of label to similar label", Mapping, optional=True),
     seed=Integer(least=0),
 )
 def join_references(
@@ -64,16 +63,16 @@ def join_references(
     mapping: Mapping[str, str | Mapping[str, str]] | None = None,
     batch_key: str | None = None,
     impute: bool = True,
+    lenders: Mapping[str, str] | None = None,
     seed: int = 0,
 ) -> AnnData:
     """Join references of several studies into one.
 
-    Labels with the same term of the Cell Ontology become one. Genes are those that all transcriptomes
-    measured: a reference with less than half as many genes as the largest one counts as a panel, and its
-    missing genes are drawn from cells of the same type in the transcriptomes (hot deck). Each cell
-    takes one of its ten nearest ones by what both measured, beside the means of the type in their
-    references, and Poisson counts of its expression at the cell's own depth. If only a panel has a
-    label, genes that it lacks are left out: no cells of the type could lend them.
+    Labels with the same term of the Cell Ontology become one. A gene is taken if for each label a
+    reference measured it that has cells of the type, or of one above or below it. Cells whose
+    reference lacks the gene borrow it (hot deck): each takes one of its ten nearest cells of the type
+    in the other reference by what both measured, beside the means of the type in their references,
+    and Poisson counts of its expression at the cell's own depth.
 
     Parameters
     ----------
@@ -90,7 +89,11 @@ def join_references(
     batch_key
         Column of ``obs`` with the batches, such as donors. A reference without it is one batch.
     impute
-        Draw missing genes of panels. With ``False``, the genes are those that all references measured.
+        Draw the genes that a reference lacks. With ``False``, the genes are those that all references
+        measured.
+    lenders
+        Joined label to a similar one whose cells lend it the genes that no reference with the label
+        measured, so that nothing tells the two apart by these genes.
     seed
         Seed of what is drawn.
 
@@ -121,13 +124,13 @@ def join_references(
         If an argument is of the wrong type.
     ValueError
         If there are fewer than two references, they are of two species, have no gene or no label in
-        common, a panel shares fewer genes with the transcriptomes than it has labels, or expression is
-        neither counts nor the logarithm of counts.
+        common, one shares fewer genes with any other than it has labels, expression is neither counts
+        nor the logarithm of counts, or ``lenders`` names a label that is not there.
 
     Warns
     -----
     UserWarning
-        If genes are left out because only a panel has a label.
+        If genes are left out because no reference with a label measured them.
 
     Examples
     --------
@@ -155,11 +158,7 @@ def join_references(
         tables.append(table)
         members.append(_read(name, adata, key, table, batch_key))
     if batch_key is not None:
-        columns = {column for adata in references.values() for column in adata.obs}
-        if batch_key not in columns:
-            raise KeyError(
-                f"No reference has a column {batch_key!r} in obs{only_known(batch_key, columns)}"
-            )
+        _check_batches(references, batch_key)
     labels = _unify(pd.concat(tables, ignore_index=True))
     _check_common_labels(labels)
     for reference in members:
@@ -167,7 +166,8 @@ def join_references(
         reference.labels = rows["cell_type"].reindex(reference.labels).to_numpy()
     _translate(members)
     term_of = dict(zip(labels["cell_type"], labels[_TERM], strict=True))
-    joined = _join(members, term_of, impute=impute, seed=seed)
+    _check_lenders(lenders or {}, term_of)
+    joined = _join(members, term_of, lenders or {}, impute=impute, seed=seed)
     joined.uns["join_references"] = {"labels": labels}
     return joined
 
@@ -253,6 +253,15 @@ def _unify(labels: pd.DataFrame) -> pd.DataFrame:
     return labels
 
 
+def _check_batches(references: Mapping[str, AnnData], batch_key: str) -> None:
+    """Refuse a column of batches that no reference has."""
+    columns = {column for adata in references.values() for column in adata.obs}
+    if batch_key not in columns:
+        raise KeyError(
+            f"No reference has a column {batch_key!r} in obs{only_known(batch_key, columns)}"
+        )
+
+
 def _check_common_labels(labels: pd.DataFrame) -> None:
     """Refuse references without a label in common with another one, nor one above or below."""
     types_of = labels.groupby("reference", sort=False)["cell_type"].agg(set)
@@ -267,6 +276,15 @@ def _check_common_labels(labels: pd.DataFrame) -> None:
             raise ValueError(
                 f"{name!r} has no label in common with the other references: {list_names(sorted(types), 5)} there, "
                 f"and {list_names(sorted(elsewhere), 5)} elsewhere. Pass mapping={{label: joined label}}."
+            )
+
+
+def _check_lenders(lenders: Mapping[str, str], labels: Mapping[str, str]) -> None:
+    """Refuse labels that are not among the joined ones."""
+    for label in [*lenders, *lenders.values()]:
+        if label not in labels:
+            raise ValueError(
+                f"lenders: no reference has the label {label!r}{only_known(label, labels)}"
             )
 
 
@@ -335,104 +353,142 @@ def _translate(references: Sequence[_Reference]) -> None:
 def _join(
     references: Sequence[_Reference],
     term_of: Mapping[str, str],
+    lenders: Mapping[str, str],
     *,
     impute: bool,
     seed: int,
 ) -> AnnData:
-    """Put the cells together on the genes that all complete references measured."""
-    complete = list(references)
-    if impute:
-        complete = _complete_references(references, term_of)
-    genes = _common_genes(complete)
-    donors = ad.concat([_to_anndata(reference, genes) for reference in complete])
+    """Put the cells together on the genes that each of them has or can borrow."""
+    relatives = find_relatives(term_of)
+    genes = (
+        _choose_genes(references, relatives, lenders)
+        if impute
+        else _common_genes(references)
+    )
+    studies = [_to_anndata(reference, genes) for reference in references]
     pieces = []
-    n_measured = np.zeros(len(genes), dtype=np.int64)
-    for reference in references:
-        is_measured = genes.isin(reference.genes)
-        n_measured += is_measured
-        piece = _to_anndata(reference, genes[is_measured])
-        if not is_measured.all():
-            n_labels = len(set(reference.labels))
-            if is_measured.sum() < n_labels:
-                raise ValueError(
-                    f"{reference.name!r}, which is a panel of {format_thousands(len(reference.genes))} genes, shares "
-                    f"{is_measured.sum()} with the transcriptomes, too few to draw the others for its {n_labels} "
-                    "labels: leave it out, or pass impute=False."
-                )
-            piece = impute_genes(piece, donors, is_measured, term_of, seed)
-        pieces.append(piece)
+    for reference, study in zip(references, studies, strict=True):
+        if study.n_vars < len(genes):
+            others = [
+                other_study
+                for other, other_study in zip(references, studies, strict=True)
+                if other is not reference and _are_comparable(reference, other)
+            ]
+            study = impute_genes(study, others, genes, relatives, lenders, seed)
+        pieces.append(study[:, genes])
     joined = ad.concat(pieces)
     joined.X = sp.csr_matrix(joined.X, dtype=np.float32)
     joined.obs[_TERM] = joined.obs["cell_type"].map(term_of)
     joined.obs = joined.obs[["cell_type", _TERM, "reference", "batch"]].astype(
         "category"
     )
-    joined.var["n_measured"] = n_measured
+    joined.var["n_measured"] = sum(genes.isin(study.var_names) for study in studies)
     joined.var["study_share"] = study_share(joined)
+    n_imputed = int((joined.var["n_measured"] < len(references)).sum())
     logger.info(
         "join_references: %s cells of %d references, %d labels and %s genes; %s of these were not measured by all",
         format_thousands(joined.n_obs),
         len(references),
         joined.obs["cell_type"].nunique(),
         format_thousands(joined.n_vars),
-        format_thousands(int((n_measured < len(references)).sum())),
+        format_thousands(n_imputed),
     )
     return joined
 
 
-def _complete_references(
-    references: Sequence[_Reference], term_of: Mapping[str, str]
-) -> list[_Reference]:
-    """List the transcriptomes, and of panels with labels that none of these has, the largest ones.
+def _choose_genes(
+    references: Sequence[_Reference],
+    relatives: Mapping[str, set[str]],
+    lenders: Mapping[str, str],
+) -> pd.Index:
+    """Find the genes that for each label a reference measured which can lend them, in alphabetical order.
 
-    The genes that a panel lacks can be drawn from cells of the same type only, or of one above or
-    below it. Without any in the transcriptomes, cells would get genes of other types.
+    Genes that a reference lacks are drawn from cells of the same type only. Without any, cells would
+    get genes of other types.
     """
-    largest = max(len(reference.genes) for reference in references)
-    complete = [
-        reference
-        for reference in references
-        if len(reference.genes) >= _SHARE_OF_LARGEST * largest
-    ]
-    n_genes = len(_common_genes(complete))
-    while True:
-        types = set().union(*(set(reference.labels) for reference in complete))
-        missing = {
-            reference.name: unrelated(set(reference.labels), types, term_of)
-            for reference in references
-        }
-        panels = [reference for reference in references if missing[reference.name]]
-        if not panels:
-            return complete
-        panel = max(
-            panels, key=lambda panel: len(_common_genes([*complete, panel], least=0))
-        )
-        complete.append(panel)
+    all_genes = references[0].genes
+    for reference in references[1:]:
+        all_genes = all_genes.union(reference.genes)
+    _check_overlaps(references, len(all_genes))
+    is_measured = np.array([all_genes.isin(other.genes) for other in references])
+    n_lost: dict[str, int] = {}
+    is_chosen = np.ones(len(all_genes), dtype=bool)
+    for reference in references:
+        for label in pd.unique(reference.labels):
+            lending = relatives[label] | {lenders.get(label, label)}
+            lends = [
+                other is reference
+                or (
+                    _are_comparable(reference, other)
+                    and not lending.isdisjoint(other.labels)
+                )
+                for other in references
+            ]
+            has_lender = is_measured[lends].any(0)
+            is_chosen &= has_lender
+            n_lost[label] = max(n_lost.get(label, 0), int((~has_lender).sum()))
+    limiting = sorted(filter(n_lost.get, n_lost), key=lambda label: -n_lost[label])
+    if limiting:
         warn_user(
-            f"No transcriptome has the labels {list_names(missing[panel.name], 5)} of the panel {panel.name!r}, so "
-            f"genes that it lacks are left out: {format_thousands(len(_common_genes(complete)))} of "
-            f"{format_thousands(n_genes)} are taken. To take all, leave these cells out by "
-            'mapping={name: {label: ""}}.'
+            f"Of {format_thousands(len(all_genes))} genes {format_thousands(int(is_chosen.sum()))} are taken: the "
+            f"references with {list_names(limiting, 5)} did not measure the others. To take more, leave these "
+            'cells out by mapping={label: ""}, or name labels that lend them genes by lenders={label: '
+            "similar label}."
         )
+    return all_genes[is_chosen].sort_values()
 
 
-def _common_genes(references: Sequence[_Reference], *, least: int = 1) -> pd.Index:
-    """Find the genes that all references measured, ``least`` or more, in alphabetical order."""
+def _common_genes(references: Sequence[_Reference]) -> pd.Index:
+    """Find the genes that all references measured, in alphabetical order."""
     genes = references[0].genes
     for reference in references[1:]:
-        common = genes.intersection(reference.genes)
-        if len(common) < least:
-            raise ValueError(
-                f"{reference.name!r} has no gene in common with the other references, such as "
-                f"{list_names(list(reference.genes[:3]))} there."
-            )
-        genes = common
+        genes = genes.intersection(reference.genes)
+        if genes.empty:
+            _refuse_no_common_gene(reference)
     return genes.sort_values()
 
 
+def _refuse_no_common_gene(reference: _Reference) -> NoReturn:
+    """Say that a reference cannot be joined, with some of its genes."""
+    raise ValueError(
+        f"{reference.name!r} has no gene in common with the other references, such as "
+        f"{list_names(list(reference.genes[:3]))} there."
+    )
+
+
+def _n_shared(reference: _Reference, other: _Reference) -> int:
+    """Count the genes that two references measured."""
+    return len(reference.genes.intersection(other.genes))
+
+
+def _are_comparable(reference: _Reference, other: _Reference) -> bool:
+    """Whether two references share a gene or more for each label of the first one."""
+    return _n_shared(reference, other) >= len(set(reference.labels))
+
+
+def _check_overlaps(references: Sequence[_Reference], n_genes: int) -> None:
+    """Refuse to draw genes for a reference that no other one can be compared with."""
+    for reference in references:
+        n_shared = max(
+            _n_shared(reference, other)
+            for other in references
+            if other is not reference
+        )
+        if n_shared == 0:
+            _refuse_no_common_gene(reference)
+        n_labels = len(set(reference.labels))
+        if n_shared < n_labels and len(reference.genes) < n_genes:
+            raise ValueError(
+                f"{reference.name!r} has {format_thousands(len(reference.genes))} genes and shares {n_shared} with "
+                f"another reference, too few to draw others for its {n_labels} labels: leave it out, or pass "
+                "impute=False."
+            )
+
+
 def _to_anndata(reference: _Reference, genes: pd.Index) -> AnnData:
-    """Take some genes of a reference, in their order."""
-    columns = reference.genes.get_indexer(genes)
+    """Take those of some genes that a reference measured, in their order."""
+    measured = genes[genes.isin(reference.genes)]
+    columns = reference.genes.get_indexer(measured)
     obs = pd.DataFrame(
         {
             "cell_type": reference.labels,
@@ -442,5 +498,5 @@ def _to_anndata(reference: _Reference, genes: pd.Index) -> AnnData:
         index=reference.cell_names,
     )
     return ad.AnnData(
-        reference.counts[:, columns], obs=obs, var=pd.DataFrame(index=genes)
+        reference.counts[:, columns], obs=obs, var=pd.DataFrame(index=measured)
     )
