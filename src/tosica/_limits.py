@@ -18,7 +18,7 @@ class Limits:
     unknown: float = 0.1
     """Share of cells that are called "Unknown"."""
     pvalue: float = 0.05
-    """p-values of novelty up to this one are small; by chance, this share of the cells has one."""
+    """p-values up to this one are small; by chance, this share of the cells has such a novelty."""
     novel_cells: float = 0.3
     """Share of all cells with a small p-value; more hint at a batch rather than at a new type."""
     novel_cells_of_label: float = 0.15
@@ -40,7 +40,7 @@ class Limits:
     few_cells: int = 10
     """Fewer cells of a label are easily chance."""
     enough_cells: int = 20
-    """Cells of a label of which a share is looked at."""
+    """Cells of a label of which a share is looked at, and of a query whose genes are compared with the reference's."""
     improbable_in_sample: float = 0.1
     """Share of a sample's cells with a low probability, which is twice that of all cells, too."""
     one_sample: float = 0.9

@@ -157,7 +157,11 @@ def test_nothing_else_changes(pbmc_model, pbmc_query, contents, new_keys):
     pbmc_query.raw = pbmc_query.copy()
     original = contents(pbmc_query)
     assert pbmc_model.annotate(pbmc_query) is None
-    keys = KEYS | {"uns/tosica/batch_signal", "uns/tosica/likeness"}
+    keys = KEYS | {
+        "uns/tosica/genes_pvalue",
+        "uns/tosica/batch_signal",
+        "uns/tosica/likeness",
+    }
     assert new_keys(original, contents(pbmc_query)) == keys
     # Another call replaces all, tables too.
     pbmc_model.annotate(pbmc_query, probabilities=True)

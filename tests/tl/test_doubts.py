@@ -60,6 +60,10 @@ def other_batch(query):
     query.uns["tosica"]["batch_signal"] = 0.8
 
 
+def other_genes(query):
+    query.uns["tosica"]["genes_pvalue"] = 0.3
+
+
 def other_tissue(query):
     query.uns["tosica"]["likeness"] = 0.3
 
@@ -134,6 +138,11 @@ CASES = {
         "another batch",
         0.8,
         "The cells differ from the reference in what all labels share.",
+    ),
+    other_genes: (
+        "other genes",
+        0.3,
+        "The genes may have names of other genes, so that no label means anything.",
     ),
     other_tissue: (
         "another tissue",

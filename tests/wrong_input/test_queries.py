@@ -19,11 +19,15 @@ def one_type(query):
     return query[query.obs["bulk_labels"] == "CD19+ B"]
 
 
-def no_known_type(query):
+def other_genes(query):
     """Genes have names of other genes, so that no cell is of a type of the reference."""
     odd = query.copy()
     odd.var_names = np.random.default_rng(0).permutation(odd.var_names)
     return odd
+
+
+def few_cells_with_other_genes(query):
+    return other_genes(query[:20])
 
 
 def other_species(query):
@@ -37,7 +41,12 @@ def a_tenth_of_the_genes(query):
 
 
 # By query: the check that finds it, or none.
-DOUBTED = {one_cell: "few cells", one_type: None, no_known_type: "improbable label"}
+DOUBTED = {
+    one_cell: "few cells",
+    one_type: None,
+    other_genes: "other genes",
+    few_cells_with_other_genes: "other genes",
+}
 # By query: what the sentence says.
 REFUSED = {
     other_species: "look like mouse symbols",
@@ -71,10 +80,12 @@ def run(*arguments):
 @pytest.mark.parametrize("change", DOUBTED, ids=lambda change: change.__name__)
 def test_labels_and_what_is_doubted(change, odd, pbmc_model, tmp_path):
     query = odd(change)
-    pbmc_model.annotate(query, adapt=change is not no_known_type)
+    has_other_genes = DOUBTED[change] == "other genes"
+    pbmc_model.annotate(query, adapt=not has_other_genes)
     tosica.tl.novelty(query, pbmc_model)
     checks = set(tosica.tl.check(query)["check"])
     assert DOUBTED[change] is None or DOUBTED[change] in checks
+    assert ("other genes" in checks) == has_other_genes
     if change is one_type:
         assert (query.obs["tosica_prediction"] == "CD19+ B").mean() > 0.9
     page = tosica.report(query, tmp_path / "page.html").read_text(encoding="utf8")

@@ -39,7 +39,12 @@ from tosica.linear._classifier import (
 )
 from tosica.linear._interactions import Interaction, strongest_interaction
 from tosica.linear._label_errors import find_label_errors
-from tosica.linear._likeness import label_changes, label_likeness
+from tosica.linear._likeness import (
+    HeldOutGenes,
+    label_changes,
+    label_likeness,
+    permuted_genes_pvalue,
+)
 from tosica.linear._logistic import RegressionConfig, fit_regressions
 from tosica.linear._neighborhoods import (
     LabelShift,

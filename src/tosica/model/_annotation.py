@@ -165,8 +165,9 @@ class AnnotationMixin(InferenceMixin):
             would have next and its mean probability in them (where it is the second best), cutoff,
             fingerprint of the model, its genes and how many the query lacks, version. If the model
             has several modalities, also the modality of each gene set (``"modalities"``). If it knows its reference,
-            ``"batch_signal"``: which share of what all labels differ by from the reference two samples of the same
-            cells would not have, 0 for a query of the reference's batch; :meth:`adapt` learns from others;
+            ``"genes_pvalue"``: how often permuted genes are as like the reference's, above 0.05 if genes have names of
+            other genes; ``"batch_signal"``: which share of what all labels differ by from the reference two samples of
+            the same cells would not have, 0 for a query of the reference's batch; :meth:`adapt` learns from others;
             ``"likeness"``: the correlation of what tells the labels apart in query and reference, below 0.7 for another
             tissue or species, or nuclei beside cells; and, if more than 5 % of the genes are missing,
             ``"label_changes"``: the share of each label's cells that would get another label for it, by cells drawn

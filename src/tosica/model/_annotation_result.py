@@ -93,6 +93,8 @@ class AnnotationResult:
         Where its gene sets are from, if it has one modality.
     n_genes, n_missing_genes
         Genes of the model, and how many of these the query lacks.
+    genes_pvalue
+        How often permuted genes are as like the reference's; ``None`` if it cannot be known.
     batch_signal
         Share of what all labels of the query differ by from the reference that is no noise, see
         :meth:`tosica.TOSICA.adapt`; ``None`` if the model does not know its reference.
@@ -154,6 +156,7 @@ class AnnotationResult:
     n_genes: int
     n_missing_genes: int
     model: str
+    genes_pvalue: float | None = None
     batch_signal: float | None = None
     likeness: float | None = None
     label_changes: Float32Array | None = None
@@ -322,12 +325,10 @@ class AnnotationResult:
             "n_missing_genes": self.n_missing_genes,
             **self._second_labels(cutoff),
         }
-        if self.batch_signal is not None:
-            metadata["batch_signal"] = self.batch_signal
-        if self.likeness is not None:
-            metadata["likeness"] = self.likeness
-        if self.label_changes is not None:
-            metadata["label_changes"] = self.label_changes
+        for name in ("genes_pvalue", "batch_signal", "likeness", "label_changes"):
+            value = getattr(self, name)
+            if value is not None:
+                metadata[name] = value
         if self.adapted:
             metadata["adapted"] = self.adapted
         if self.levels:
@@ -378,6 +379,12 @@ class AnnotationResult:
 
     def warn_of_doubts(self) -> None:
         """Say in the log if the cells are of another tissue, lack genes of labels, or are unlike the reference."""
+        if self.genes_pvalue is not None and self.genes_pvalue > LIMITS.pvalue:
+            logger.warning(
+                "annotate: do not trust the labels. Genes may have names of other genes: they are no more like the "
+                "reference's than permuted ones (p = %.2g)",
+                self.genes_pvalue,
+            )
         if self.likeness is not None and self.likeness < LIMITS.likeness:
             logger.warning(
                 "annotate: look at markers before you trust the labels. What tells them apart has a correlation of "

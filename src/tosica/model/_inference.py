@@ -28,11 +28,13 @@ from tosica._validate import (
 )
 from tosica.data import ExpressionSource
 from tosica.linear import (
+    HeldOutGenes,
     add_doubt,
     common_shift,
     label_changes,
     label_excess,
     label_likeness,
+    permuted_genes_pvalue,
     pvalues,
     subsample_by_label,
 )
@@ -74,11 +76,13 @@ LAYER = Either(
 class Comparison(NamedTuple):
     """A query beside the reference.
 
-    ``batch_signal`` is the share of what all labels differ by that is no noise, ``likeness`` the correlation of what
-    sets labels apart, and ``label_changes`` the share of each label's cells that missing genes give another label,
-    ``(n_labels,)``. Each is ``None`` where it cannot be known.
+    ``genes_pvalue`` says whether permuted genes would be as like the reference's. ``batch_signal`` is the share of what
+    all labels differ by that is no noise, ``likeness`` the correlation of what sets labels apart, and ``label_changes``
+    the share of each label's cells that missing genes give another label, ``(n_labels,)``. Each is ``None`` where it
+    cannot be known.
     """
 
+    genes_pvalue: float | None = None
     batch_signal: float | None = None
     likeness: float | None = None
     label_changes: Float32Array | None = None
@@ -327,7 +331,7 @@ class InferenceMixin(SetupMixin):
         linear = self.module.linear
         if statistics is None or linear is None:
             return Comparison()
-        weights, biases = linear.weights, None
+        weights, biases = linear.weights, linear.bias
         is_adapted = adaptation is not None and adaptation.n_rounds > 0
         if adaptation is not None and is_adapted:
             if adaptation.weights is None or adaptation.biases is None:
@@ -339,6 +343,9 @@ class InferenceMixin(SetupMixin):
         expression = []
         sums = torch.zeros_like(linear.weights)
         labels = []
+        # Each half of the genes labels the cells as if the query lacked the other.
+        halves = _halves_of_genes(weights.shape[1], weights.device)
+        labels_by_half: tuple[list[IntArray], list[IntArray]] = ([], [])
         measured = None
         with only_warnings(query_logger), warnings.catch_warnings(action="ignore"):
             query = self._load_query(sample)
@@ -346,12 +353,14 @@ class InferenceMixin(SetupMixin):
                 expression.append(batch.x.cpu().numpy())
                 measured = batch.measured_genes()
                 filled = linear.expression(batch.x, batch.measured)
-                scores = linear(batch.x, batch.measured)
-                if biases is not None:
-                    scores = torch.nn.functional.linear(filled, weights, biases)
-                codes = scores.argmax(1)
+                codes = (filled @ weights.T + biases).argmax(1)
                 sums.index_add_(0, codes, filled)
                 labels.append(codes.cpu().numpy())
+                for half, labels_by_genes in zip(halves, labels_by_half, strict=True):
+                    present = half if batch.measured is None else half & batch.measured
+                    imputed = linear.expression(batch.x, present)
+                    by_genes = (imputed @ weights.T + biases).argmax(1)
+                    labels_by_genes.append(by_genes.cpu().numpy())
         codes_of_sample = np.concatenate(labels)
         positions = statistics.positions(codes_of_sample)
         x = sp.csr_matrix(np.concatenate(expression))
@@ -359,7 +368,15 @@ class InferenceMixin(SetupMixin):
         signal = None
         if not is_adapted:
             signal = common_shift(x, positions, statistics, measured).signal
+        held_out = [
+            HeldOutGenes(
+                statistics.positions(np.concatenate(labels_by_genes)),
+                ~half.cpu().numpy(),
+            )
+            for half, labels_by_genes in zip(halves, labels_by_half, strict=True)
+        ]
         return Comparison(
+            genes_pvalue=permuted_genes_pvalue(x, held_out, statistics, measured),
             batch_signal=signal,
             likeness=label_likeness(
                 sums.cpu().numpy(),
@@ -550,6 +567,13 @@ def _write_rows(
 
 def _to_numpy(tensor: Tensor) -> Float32Array:
     return tensor.float().cpu().numpy()
+
+
+def _halves_of_genes(n_genes: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Split the genes in two at random, ``(n_genes,)`` bool each."""
+    shuffled = torch.randperm(n_genes, generator=torch.Generator().manual_seed(0))
+    is_first = (shuffled % 2 == 0).to(device)
+    return is_first, ~is_first
 
 
 def _distance(

@@ -145,6 +145,22 @@ def as_table(
 # --------------------------------------------------------------------------- rules
 
 
+def _other_genes(cells: Cells) -> Doubt | None:
+    pvalue = float(cells.record.get("genes_pvalue", 0.0))
+    if pvalue <= LIMITS.pvalue:
+        return None
+    return Doubt(
+        "other genes",
+        pvalue,
+        LIMITS.pvalue,
+        "The genes may have names of other genes, so that no label means anything.",
+        "Neither does their mean expression follow that in the reference, nor do labels differ in the same genes "
+        f"(p = {pvalue:.2g} by permuted genes).",
+        "Compare names and values of genes with the source of the cells: a table that was sorted, or names that were "
+        "joined by position, mix them up.",
+    )
+
+
 def _another_tissue(cells: Cells) -> Doubt | None:
     likeness = _likeness(cells)
     if likeness >= LIMITS.likeness:
@@ -516,6 +532,7 @@ def _inexact_contributions(contributions: Mapping[str, Any]) -> Doubt | None:
 
 
 _RULES: tuple[Callable[[Cells], Doubt | None], ...] = (
+    _other_genes,
     _another_tissue,
     _missing_genes,
     _another_batch,
