@@ -303,6 +303,52 @@ def test_cross_validation_chooses_the_weight_of_the_group_lasso():
     assert cross_validate(data, sp.csr_matrix(np.eye(1200))).lasso_share < 0.5
 
 
+# ------------------------------------------------------------------ groups of labels
+
+
+def two_groups(n_of_label, noise):
+    """Four labels of ten genes each, in two groups that many genes tell apart a little."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(4), n_of_label)
+    groups = np.array([0, 0, 1, 1])
+    own = np.kron(np.eye(4), np.full((1, 10), 2.0))
+    shared = np.kron(np.eye(2), np.full((1, 300), 0.2))[groups]
+    rate = 0.5 + np.hstack([own, shared])[labels]
+    counts = rng.poisson(rate * rng.gamma(1 / noise, noise, rate.shape))
+    matrix = normalized(ad.AnnData(counts.astype(np.float32)))
+    slices = (ModalitySlice(0, 640),)
+    tokens = members([range(i, i + 40) for i in range(0, 640, 40)], 640)
+    return LabeledRows(matrix, np.arange(len(labels)), labels, slices), groups, tokens
+
+
+def test_groups_get_a_weight_where_labels_share_many_genes():
+    data, groups, tokens = two_groups(12, noise=2.0)
+    assert cross_validate(data, tokens, [groups]).group_weight > 0
+    assert cross_validate(data, tokens).group_weight == 0
+    # Groups that nothing tells apart.
+    assert cross_validate(data, tokens, [np.array([0, 1, 0, 1])]).group_weight == 0
+
+
+def test_the_weights_of_a_group_are_added_to_those_of_its_labels():
+    data, _, tokens = two_groups(12, noise=2.0)
+    # The last label is alone in its group.
+    groups = np.array([0, 0, 0, 1])
+    penalties = CrossValidated(temperature=1.0, lasso_share=0.0, group_weight=0.5)
+    args = data.expression(), data.labels, 4, tokens, penalties
+    added = fit_classifier(*args, levels=[groups]).weights
+    alone = fit_classifier(*args).weights
+    fitted = fit_regressions(
+        data.expression(),
+        data.labels,
+        gene_sets=tokens,
+        groups=np.array([[True, True, True, False]]),
+    ).ridge
+    expected = fitted[:4] + 0.5 * fitted[[4, 4, 4, 3]]
+    assert_allclose(added, expected - expected.mean(0), atol=1e-6)
+    # What tells the labels of a group apart stays as it is.
+    assert_allclose(added[0] - added[1], alone[0] - alone[1], atol=1e-6)
+
+
 def test_few_genes_of_labels_that_overlap_do_not_overfit():
     """With far fewer genes than cells, the usual penalties learn noise, and stronger ones are chosen."""
     rng = np.random.default_rng(0)

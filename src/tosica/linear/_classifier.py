@@ -12,6 +12,7 @@ from scvi import settings
 
 from tosica._parallel import thread_map
 from tosica._probabilities import fit_temperature
+from tosica.linear._label_groups import LabelGroups
 from tosica.linear._logistic import (
     DEFAULT_CONFIG,
     RegressionConfig,
@@ -36,6 +37,8 @@ PANEL_GENES = 1000
 # Cross-validation chooses the weight of the group lasso regression in the mean of both regressions.
 # A weight above one half is less accurate in other batches, but cross-validation cannot show that.
 LASSO_SHARES = (0.0, 0.25, 0.5)
+# It also chooses the weight of a group's regression beside that of a label in it.
+GROUP_WEIGHTS = (0.0, 0.25, 0.5)
 # One-vs-rest scores are not calibrated against each other. Their temperature lies between one and
 # three, depending on the reference.
 EXPECTED_TEMPERATURE = 2.0
@@ -107,6 +110,8 @@ class CrossValidated(NamedTuple):
     """Weight of the group lasso in the mean of both regressions."""
     config: RegressionConfig = DEFAULT_CONFIG
     """Penalties."""
+    group_weight: float = 0.0
+    """Weight of the groups above a label beside the label itself."""
 
 
 def fit_classifier(
@@ -116,8 +121,13 @@ def fit_classifier(
     tokens: sp.csr_matrix,
     penalties: CrossValidated,
     slices: Sequence[ModalitySlice] = (),
+    levels: Sequence[IntArray] = (),
 ) -> LinearClassifier:
     """Fit the linear branch: regression, logit adjustment and temperature.
+
+    A label's weights are its own and, times ``penalties.group_weight``, those of its group on each level. The
+    regression of a group is fitted to the cells of all its labels, and knows more of what they share. In the
+    probabilities of the labels of a group, it cancels out.
 
     Parameters
     ----------
@@ -133,6 +143,8 @@ def fit_classifier(
         Temperature, weight of the group lasso and penalties.
     slices
         Genes of each modality, by default of one.
+    levels
+        Group of each label as a number on each level above the labels, ``(n_labels,)``.
 
     Returns
     -------
@@ -140,12 +152,25 @@ def fit_classifier(
     """
     occurring, codes = np.unique(labels, return_inverse=True)
     config = penalties.config
-    fitted = fit_regressions(x, codes, gene_sets=tokens, slices=slices, config=config)
+    group_weight = penalties.group_weight
+    groups = LabelGroups.from_levels(
+        [level[occurring] for level in levels], len(occurring)
+    )
+    fitted = fit_regressions(
+        x,
+        codes,
+        gene_sets=tokens,
+        slices=slices,
+        config=config,
+        groups=groups.members if group_weight else None,
+    )
     factor = 1 / penalties.temperature
     lasso_share = penalties.lasso_share
     has_token = tokens.getnnz(axis=0) > 0
     mean = (1 - lasso_share) * fitted.ridge + lasso_share * fitted.lasso
-    pair_weights, is_inactive = split_among_tokens(mean, fitted.relevance, tokens)
+    mean = groups.add(mean, group_weight)
+    relevance = groups.add(fitted.relevance, group_weight)
+    pair_weights, is_inactive = split_among_tokens(mean, relevance, tokens)
     weights = np.zeros((n_labels, x.shape[1]))
     weights[occurring] = factor * _center(mean * has_token)
     # Labels without cells: a logit that no other one is below.
@@ -199,13 +224,16 @@ def split_among_tokens(
     return per_relevance[:, tokens.indices] * relevance[:, token], is_inactive[:, 0]
 
 
-def cross_validate(data: LabeledRows, tokens: sp.csr_matrix) -> CrossValidated:
-    """Choose the temperature, the weight of the group lasso and the penalties by cross-validation.
+def cross_validate(
+    data: LabeledRows, tokens: sp.csr_matrix, levels: Sequence[IntArray] = ()
+) -> CrossValidated:
+    """Choose the temperature, the weights of group lasso and label groups, and the penalties by cross-validation.
 
     The temperature makes the regression's logits comparable to the network's, which are calibrated
     by label smoothing. It is higher where labels overlap. The weight of the group lasso is below one
-    half where labels differ by genes that few gene sets share. The prior of the temperature matters if
-    there are few cells.
+    half where labels differ by genes that few gene sets share. Groups of labels get a weight where this raises the
+    likelihood by two standard errors: where labels have enough cells in common, and are alike. The prior of the
+    temperature matters if there are few cells.
 
     Genes are divided by the fourth root of their mean, which finds labels in other batches and with few
     cells, or by the eighth, if the likelihood is then higher by two standard errors. It is where most
@@ -214,13 +242,13 @@ def cross_validate(data: LabeledRows, tokens: sp.csr_matrix) -> CrossValidated:
     The default penalties were chosen for thousands of genes, which separate all cells. With the genes of a
     panel, and more than twice as many cells as genes, no longer any labels are separable (Cover, *IEEE
     Trans. Electron. Comput.* 14, 1965), and the default regression overfits. Stronger penalties are then
-    tried, in a regression of all labels at once in which each cell counts the same.
+    tried, in a regression of all labels at once in which each cell counts the same, and without groups.
 
     Parameters
     ----------
     data
         The cells that train or validate the model; of many, a subsample is used.
-    tokens
+    tokens, levels
         As in :func:`fit_classifier`.
 
     Returns
@@ -228,11 +256,12 @@ def cross_validate(data: LabeledRows, tokens: sp.csr_matrix) -> CrossValidated:
     The settings of the highest likelihood of held-out cells.
     """
     subsample = data.subsample(MAX_CELLS_CROSS_FIT)
-    _, codes = np.unique(subsample.labels, return_inverse=True)
+    occurring, codes = np.unique(subsample.labels, return_inverse=True)
     x = subsample.expression()
     is_panel = 2 * x.shape[1] < len(codes) and x.shape[1] <= PANEL_GENES
     configs = [DEFAULT_CONFIG]
     if is_panel:
+        levels = ()
         configs += [
             RegressionConfig(C=10**-exponent, multinomial=True, balanced=False)
             for exponent in (1.5, 2, 2.5, 3)
@@ -240,11 +269,16 @@ def cross_validate(data: LabeledRows, tokens: sp.csr_matrix) -> CrossValidated:
     else:
         configs.append(replace(DEFAULT_CONFIG, gene_scale_power=0.125))
 
+    groups = LabelGroups.from_levels(
+        [level[occurring] for level in levels], len(occurring)
+    )
+
     def fit(cells: BoolArray) -> list[Regressions]:
         return [
             fit_regressions(
                 x[cells],
                 codes[cells],
+                groups=groups.members,
                 gene_sets=tokens,
                 slices=data.slices,
                 config=config,
@@ -252,7 +286,7 @@ def cross_validate(data: LabeledRows, tokens: sp.csr_matrix) -> CrossValidated:
             for config in configs
         ]
 
-    scores = np.full((len(configs), 2, len(codes), codes.max() + 1), np.nan)
+    scores = np.full((len(configs), 2, len(codes), groups.above.shape[1]), np.nan)
     for fold, regressions in cross_fit(codes, fit, n_folds=3):
         for config_scores, fitted in zip(scores, regressions, strict=True):
             config_scores[0, fold] = x[fold] @ fitted.ridge.T
@@ -263,8 +297,8 @@ def cross_validate(data: LabeledRows, tokens: sp.csr_matrix) -> CrossValidated:
     # By all cells: a fold has fewer cells of rare labels, which would raise their adjustment.
     adjustment = logit_adjustment(codes)
     candidates = [
-        _choose_lasso_share(
-            config_scores[:, is_scored], codes[is_scored], adjustment, config
+        _choose_shares(
+            config_scores[:, is_scored], codes[is_scored], adjustment, groups, config
         )
         for config, config_scores in zip(configs, scores, strict=True)
     ]
@@ -291,27 +325,30 @@ class _Candidate(NamedTuple):
         return bool(gain.mean() > 2 * gain.std() / np.sqrt(len(gain)))
 
 
-def _choose_lasso_share(
+def _choose_shares(
     scores: FloatArray,
     labels: IntArray,
     adjustment: FloatArray,
+    groups: LabelGroups,
     config: RegressionConfig,
 ) -> _Candidate:
-    """Choose the weight of the group lasso, and fit the temperature, for some penalties.
+    """Choose the weights of group lasso and label groups, and fit the temperature, for some penalties.
 
-    ``scores`` are those of ridge and group lasso, ``(2, n_cells, n_labels)``.
+    ``scores`` are those of ridge and group lasso, ``(2, n_cells, n_labels + n_groups)``.
     """
     ridge, lasso = scores
     candidates = []
-    for share in LASSO_SHARES[::-1]:
-        logits = (1 - share) * ridge + share * lasso + adjustment * config.balanced
-        temperature = fit_temperature(
-            logits, labels, expected=EXPECTED_TEMPERATURE, spread=0.4
-        )
-        log_probabilities = log_softmax(logits / temperature, axis=1)
-        log_likelihood = log_probabilities[np.arange(len(labels)), labels]
-        parameters = CrossValidated(temperature, share, config)
-        candidates.append(_Candidate(log_likelihood, parameters))
+    for group_weight in GROUP_WEIGHTS if len(groups.members) else GROUP_WEIGHTS[:1]:
+        for share in LASSO_SHARES[::-1]:
+            mean = (1 - share) * ridge + share * lasso
+            logits = groups.add(mean.T, group_weight).T + adjustment * config.balanced
+            temperature = fit_temperature(
+                logits, labels, expected=EXPECTED_TEMPERATURE, spread=0.4
+            )
+            log_probabilities = log_softmax(logits / temperature, axis=1)
+            log_likelihood = log_probabilities[np.arange(len(labels)), labels]
+            parameters = CrossValidated(temperature, share, config, group_weight)
+            candidates.append(_Candidate(log_likelihood, parameters))
     best = candidates[0]
     for candidate in candidates[1:]:
         if candidate.is_likelier(best):

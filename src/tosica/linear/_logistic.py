@@ -90,11 +90,11 @@ class Regressions(NamedTuple):
     """
 
     ridge: FloatArray
-    """Weights without group lasso, ``(n_labels, n_genes)``."""
+    """Weights without group lasso, ``(n_fitted, n_genes)``: of the labels, then of groups of them."""
     lasso: FloatArray
-    """Weights with group lasso, ``(n_labels, n_genes)``."""
+    """Weights with group lasso, ``(n_fitted, n_genes)``."""
     relevance: FloatArray
-    """Contribution of each gene set to each label, ``(n_labels, n_gene_sets)``; no columns without group lasso."""
+    """Contribution of each gene set to each score, ``(n_fitted, n_gene_sets)``; no columns without group lasso."""
 
 
 def fit_regressions(
@@ -106,6 +106,7 @@ def fit_regressions(
     slices: Sequence[ModalitySlice] = (),
     config: RegressionConfig = DEFAULT_CONFIG,
     fitted: IntArray | None = None,
+    groups: BoolArray | None = None,
     offset: FloatArray | None = None,
 ) -> Regressions:
     r"""Fit one-vs-rest logistic regression with ridge and nuisance penalty, without and with group lasso.
@@ -150,7 +151,10 @@ def fit_regressions(
     config
         Strengths of the penalties, and when the optimizer stops.
     fitted
-        Labels to fit, the rows of the weights; by default all.
+        Labels to fit, the first rows of the weights; by default all.
+    groups
+        Whether a label is in a group of labels, ``(n_groups, n_labels)``. A group is fitted as a label is,
+        by the cells of all its labels, which count equally. Not with ``config.multinomial``.
     offset
         Added to the scores of each cell, shape ``(n_cells, 1)``.
 
@@ -162,8 +166,11 @@ def fit_regressions(
     ----------
     Jacob, Obozinski and Vert, *Group lasso with overlap and graph lasso*, ICML (2009).
     """
-    if fitted is None:
-        fitted = np.arange(int(labels.max()) + 1)
+    targets = np.eye(int(labels.max()) + 1, dtype=bool)
+    if fitted is not None:
+        targets = targets[fitted]
+    if groups is not None:
+        targets = np.vstack([targets, groups])
     n_cells, n_genes = x.shape
     has_weight = x.getnnz(axis=0) > 0
     if gene_sets is not None:
@@ -187,19 +194,19 @@ def fit_regressions(
     # Labels are fitted in blocks, whose scores stay in the cache, and which threads share.
     n_blocks = 1
     if not config.multinomial:
-        n_blocks = math.ceil(len(fitted) / _LABELS_AT_ONCE)
+        n_blocks = math.ceil(len(targets) / _LABELS_AT_ONCE)
     losses = (
         PenalizedLogisticLoss(z, labels, block, nuisance, offset, config)
-        for block in np.array_split(fitted, n_blocks)
+        for block in np.array_split(targets, n_blocks)
     )
     fits = thread_map(
         partial(_fit_both, gene_sets=gene_sets, genes=genes, config=config), losses
     )
     scaled_ridge, scaled_lasso, relevance = map(np.concatenate, zip(*fits, strict=True))
     # All other genes have weight zero.
-    ridge = np.zeros((len(fitted), n_genes))
+    ridge = np.zeros((len(targets), n_genes))
     ridge[:, genes] = scaled_ridge / scale
-    lasso = np.zeros((len(fitted), n_genes))
+    lasso = np.zeros((len(targets), n_genes))
     lasso[:, genes] = scaled_lasso / scale
     return Regressions(ridge, lasso, relevance)
 
@@ -327,8 +334,8 @@ class PenalizedLogisticLoss:
         Scaled expression, ``(n_cells, n_genes)``.
     labels
         Label of each cell, ``(n_cells,)``.
-    fitted
-        Labels to fit, ``(n_fitted,)``.
+    targets
+        Whether a label is among those that a fitted score stands for, ``(n_fitted, n_labels)``.
     nuisance
         Nuisance directions times the roots of their penalties, ``(n_directions, n_genes)``.
     offset
@@ -341,13 +348,13 @@ class PenalizedLogisticLoss:
         self,
         z: sp.csr_matrix,
         labels: IntArray,
-        fitted: IntArray,
+        targets: BoolArray,
         nuisance: FloatArray,
         offset: FloatArray | None,
         config: RegressionConfig,
     ) -> None:
         self.shape = z.shape
-        self.n_fitted = len(fitted)
+        self.n_fitted = len(targets)
         self._z: Any = z
         self._transposed: Any = z.T
         # From here on, dense products of many labels are faster.
@@ -360,7 +367,7 @@ class PenalizedLogisticLoss:
             self._transposed = _to_torch(sp.csr_matrix(z.T))
         self._nuisance = nuisance.astype(np.float32)
         self._offset = np.float32(0) if offset is None else offset.T.astype(np.float32)
-        self._is_label = (fitted[:, None] == labels).astype(np.float32)
+        self._is_label = targets[:, labels].astype(np.float32)
         cell_weights = np.full(len(labels), 1 / len(labels))
         if config.balanced:
             counts = np.bincount(labels)

@@ -15,7 +15,10 @@ from tosica._settings import warn_user
 from tosica._text import list_names
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tosica.data import ModalitySlice
+    from tosica.model._levels import LabelLevel
     from tosica.model._reference import ReferenceData
     from tosica.module import TOSICAModule
 
@@ -67,12 +70,15 @@ class LinearFit:
         All cells of the reference.
     labels
         Names of the labels, for warnings.
+    levels
+        Groups of the labels on broader levels.
     """
 
     module: TOSICAModule
     data: ReferenceData
     rows: linear.LabeledRows
     labels: list[str]
+    levels: Sequence[LabelLevel] = ()
 
     def __post_init__(self) -> None:
         data = self.data
@@ -85,7 +91,9 @@ class LinearFit:
             self._features += map(all_modalities.of_modality, module.slices)
         rows = self.rows[np.union1d(data.train_idx, data.val_idx)]
         self._penalties = [
-            linear.cross_validate(features.select(rows), features.tokens)
+            linear.cross_validate(
+                features.select(rows), features.tokens, self._groups_of_labels
+            )
             for features in self._features
         ]
         self.fit()
@@ -102,6 +110,10 @@ class LinearFit:
         """Penalties of the regression of all modalities."""
         return self._penalties[0]
 
+    @property
+    def _groups_of_labels(self) -> list[np.ndarray]:
+        return [np.array(level.codes) for level in self.levels]
+
     def fit(self) -> None:
         """Fit the regressions to the training cells, with several modalities also to each alone."""
         rows = self.rows[self.data.train_idx]
@@ -115,6 +127,7 @@ class LinearFit:
                 features.tokens,
                 penalties,
                 cells.slices,
+                self._groups_of_labels,
             )
             self._fitted.append(fitted)
         codes_present, codes = np.unique(rows.labels, return_inverse=True)

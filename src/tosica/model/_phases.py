@@ -140,7 +140,9 @@ def fit_linear(state: TrainingState) -> None:
             tensor.zero_()
     branch.clip_max.fill_(torch.inf)
     with progress(None, "train: linear branch", enabled=state.shows_bar):
-        state.linear = LinearFit(model.module, data, state.rows, model.labels)
+        state.linear = LinearFit(
+            model.module, data, state.rows, model.labels, model._levels
+        )
     model.training_.regression = state.linear.penalties
     if not model.is_trained_ and not model._starts_from_network:
         state.linear.init_tokens()
