@@ -294,6 +294,18 @@ def test_blank_lines_at_the_end_are_no_genes(tmp_path):
     assert tosica.io.read_10x(tmp_path).var_names.tolist() == GENES
 
 
+def test_a_blank_line_above_is_no_cell(tmp_path):
+    write(tmp_path, KALLISTO | {"cells_x_genes.barcodes.txt": ["", *CELLS]})
+    assert tosica.io.read_10x(tmp_path).obs_names.tolist() == CELLS
+
+
+def test_a_blank_line_too_many_does_not_move_names(tmp_path):
+    names = [*GENES[:2], "", *GENES[2:]]
+    write(tmp_path, KALLISTO | {"cells_x_genes.genes.names.txt": names})
+    with pytest.raises(ValueError, match="a row too many and a blank one, number 3"):
+        tosica.io.read_10x(tmp_path)
+
+
 def test_tables_of_other_lengths_are_refused(tmp_path):
     write(tmp_path, KALLISTO | {"cells_x_genes.genes.names.txt": GENES[1:]})
     with pytest.raises(ValueError, match="list 4 and 3 genes"):

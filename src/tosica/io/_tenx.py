@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import warnings
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -275,21 +276,27 @@ def _read_table(path: Path, sizes: tuple[int, int]) -> pd.DataFrame:
     with open_text(path) as file:
         # Between tabs, names may contain a quote; R puts quotes around whole names. A blank
         # line is a row, or all later names would move up.
-        table = pd.read_csv(
-            file,
-            sep="," if is_csv else "\t",
-            header=None,
-            dtype=str,
+        rows = csv.reader(
+            TextIOWrapper(file, encoding="utf-8-sig", newline=""),
+            delimiter="," if is_csv else "\t",
             quoting=csv.QUOTE_MINIMAL if is_csv else csv.QUOTE_NONE,
-            keep_default_na=False,
-            skip_blank_lines=False,
         )
+        table = pd.DataFrame(list(rows))
     table = table.fillna("").replace(r'^"(.*)"$', r"\1", regex=True)
-    while len(table) not in sizes and len(table) and not table.iloc[-1].any():
-        table = table.iloc[:-1]
-    if len(table) not in sizes and len(table) - 1 in sizes:
-        return table.iloc[1:].reset_index(drop=True)
-    return table
+    # Blank lines above and below are no rows of their own.
+    for edge, rest in ((-1, slice(-1)), (0, slice(1, None))):
+        while len(table) and len(table) not in sizes and not table.iloc[edge].any():
+            table = table.iloc[rest]
+    table = table.reset_index(drop=True)
+    if len(table) in sizes or len(table) - 1 not in sizes:
+        return table
+    is_blank = ~table.any(axis=1)
+    if is_blank.any():
+        raise ReadError(
+            f"{path.name!r} has a row too many and a blank one, number {int(is_blank.argmax()) + 1}: take the blank "
+            "one out, or the head, so that each row is of one row or column of the matrix."
+        )
+    return table.iloc[1:].reset_index(drop=True)
 
 
 def _name(
