@@ -269,7 +269,32 @@ def test_a_store_is_annotated_in_its_place(annotate, toy_query, labels, tmp_path
 
 def test_a_store_without_a_table(run, toy_query, tmp_path):
     path = write_spatial(toy_query, tmp_path / "s.zarr", tables=())
-    assert "has no table, so there are no cells in it" in run("info", path).err
+    words = "has no table, so there are no cells in it"
+    assert words in run("info", path).err
+    shutil.rmtree(path / "tables")
+    assert words in run("info", path).err
+
+
+@pytest.mark.parametrize("kind", ["MuData", "SpatialData"])
+def test_one_of_two_with_the_same_genes_has_to_be_named(
+    kind, annotate, toy_query, labels, tmp_path
+):
+    """Half of the cells would be left out otherwise, such as bins of another size."""
+    option, names = "--table", ("large", "small")
+    query = tmp_path / "query.zarr"
+    if kind == "MuData":
+        option = "--modality"
+        cells = {"large": toy_query[:40].copy(), "small": toy_query[40:].copy()}
+        MuData(cells, axis=1).write_zarr(query)
+    else:
+        write_spatial(toy_query, query, tables=names)
+    table = tmp_path / "l.csv"
+    result = annotate(query, "--obs-out", table)
+    assert result.code == 1
+    assert f"choose one, as by {option} 'large'" in result.err
+    assert annotate(query, "--obs-out", table, option, "small").code == 0
+    n_cells = 20 if kind == "MuData" else 60
+    assert list(pd.read_csv(table)[LABELS]) == labels[-n_cells:]
 
 
 # --------------------------------------------------------------------------- zipped
@@ -287,6 +312,15 @@ def test_a_zipped_store(
     assert annotate(query, "-o", output).code == 0
     assert list(ad.read_h5ad(output).obs[LABELS]) == labels
     assert "n_cells: 60" in run("info", query).out
+
+
+def test_a_zipped_container_is_to_be_unpacked(annotate, run, mdata, tmp_path):
+    mdata.write_zarr(tmp_path / "query.zarr")
+    shutil.make_archive(tmp_path / "query.zarr", "zip", tmp_path, "query.zarr")
+    query = tmp_path / "query.zarr.zip"
+    for result in (run("info", query), annotate(query, "-o", tmp_path / "o.h5ad")):
+        assert result.code == 1
+        assert "is a MuData in a ZIP archive: unpack it" in result.err
 
 
 # --------------------------------------------------------------------------- loom

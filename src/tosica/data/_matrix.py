@@ -300,7 +300,12 @@ def _x(adata: AnnData, name: str) -> Any:
         matrices = [parameter("layer", key) for key in adata.layers if key is not None]
         if adata.raw is not None:
             matrices.append(parameter("use_raw", True))
-        choice = listed(matrices, last=" or ") or "another file: there is no other here"
+        if not matrices:
+            raise ValueError(
+                f"{name} has no expression: X is empty (None), and there is neither a "
+                "layer nor raw."
+            )
+        choice = listed(matrices, last=" or ")
         raise ValueError(
             f"{name}.X is empty (None); name the matrix to use with {choice}."
         )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zipfile import ZipFile
 
 import anndata as ad
 import h5py
@@ -13,7 +12,7 @@ from anndata.io import read_elem, sparse_dataset
 
 from tosica._text import list_names, only_known, parameter
 from tosica.io._errors import ReadError
-from tosica.io._kinds import CONTAINERS, FOLDERS, STORE_FILES, kind_of
+from tosica.io._kinds import CONTAINERS, FOLDERS, kind_of, store_in_archive
 from tosica.io._tables import NAMES, raw_genes
 
 if TYPE_CHECKING:
@@ -40,12 +39,8 @@ def open_group(path: str, group: str = "") -> Any:
         root = h5py.File(path, "r")
     else:
         zarr = import_zarr(path)
-        with ZipFile(path) as archive:
-            names = [PurePosixPath(name) for name in archive.namelist()]
-        # The store may be a folder of the archive.
-        top = min(name.parent for name in names if name.name in STORE_FILES)
         store = zarr.storage.ZipStore(path, mode="r")
-        root = zarr.open_group(store, path=str(top).strip("."), mode="r")
+        root = zarr.open_group(store, path=store_in_archive(path)[0], mode="r")
     return root[group] if group else root
 
 
@@ -86,7 +81,7 @@ def choose_group(
         Name of the modality or table.
     score
         Tells how well the cells in a group fit, if there are several and no name: the group with
-        the highest number is taken, unless all are zero.
+        the highest number is taken, unless all are zero or two have it.
 
     Raises
     ------
@@ -113,15 +108,16 @@ def choose_group(
     if score is not None and len(groups) > 1:
         for member, group in groups.items():
             scores[member] = score(open_group(path, group))
-    best = max(scores, key=lambda member: scores[member], default=None)
-    if best is None:
+    if not groups:
         raise ReadError(f"{path!r} has no {noun}, so there are no cells in it.")
-    if not scores[best]:
+    highest = max(scores.values())
+    best = [member for member, fit in scores.items() if fit == highest]
+    if not highest or len(best) > 1:
         raise ReadError(
             f"{path!r} is a {kind} of {list_names(list(groups))}, and it cannot be told "
-            f"which {noun} is meant: choose one, as by {parameter(noun, best)}."
+            f"which {noun} is meant: choose one, as by {parameter(noun, best[0])}."
         )
-    return groups[best]
+    return groups[best[0]]
 
 
 def read_whole(path: str, group: str = "") -> ad.AnnData:

@@ -122,13 +122,34 @@ def _kind_of_folder(path: Path) -> str | None:
     """Kind of a folder, by the names of what is in it."""
     names = {member.name for member in path.iterdir()}
     if path.suffix.lower() == ".zarr" or names & {*STORE_FILES}:
-        if "mod" in names:
-            return "MuData"
-        is_spatial = {"tables", "table"} & names and _SPATIAL_ELEMENTS & names
-        return "SpatialData" if is_spatial and "obs" not in names else "zarr"
+        return _kind_of_store(names)
     if "model.pt" in names:
         return "model"
     return "10x_folder" if matrices_in(path) else None
+
+
+def _kind_of_store(names: set[str]) -> str:
+    """Tell a container from cells, by the names in a Zarr store."""
+    if "mod" in names:
+        return "MuData"
+    is_spatial = _SPATIAL_ELEMENTS & names and "obs" not in names
+    return "SpatialData" if is_spatial else "zarr"
+
+
+def store_in_archive(path: AnyPath) -> tuple[str | None, set[str]]:
+    """Find the Zarr store in a ZIP archive: its folder, if there is one, and the names in it."""
+    if not is_zipfile(path):
+        return None, set()
+    with ZipFile(path) as archive:
+        paths = [PurePosixPath(name) for name in archive.namelist()]
+    folders = [path.parent for path in paths if path.name in STORE_FILES]
+    if not folders:
+        return None, set()
+    # The store may be a folder of the archive.
+    store = min(folders)
+    depth = len(store.parts)
+    names = {path.parts[depth] for path in paths if store in path.parents}
+    return str(store).strip("."), names
 
 
 def matrices_in(folder: Path) -> list[Path]:
@@ -178,11 +199,14 @@ def _kind_of_file(path: Path) -> str | None:
         )
     if not is_compressed and not head.strip():
         raise _NotReadableError("empty: download or copy it again")
-    if is_zipfile(path):
-        with ZipFile(path) as archive:
-            names = [PurePosixPath(name) for name in archive.namelist()]
-        if any(name.name in STORE_FILES for name in names):
-            return "zarr"
+    store, members = store_in_archive(path)
+    if store is not None:
+        kind = _kind_of_store(members)
+        if kind in CONTAINERS:
+            raise _NotReadableError(
+                f"a {kind} in a ZIP archive: unpack it, and give the folder that is in it"
+            )
+        return kind
     head = head.lstrip()
     for signature, kind in _KINDS.items():
         if head.startswith(signature):
