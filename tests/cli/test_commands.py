@@ -138,6 +138,18 @@ def test_a_name_with_a_slash_is_refused(run, toy_query, model_folder, tmp_path):
     assert not output.exists()
 
 
+def test_what_holds_for_every_part_is_said_once(annotate, toy_query, tmp_path):
+    totals = np.asarray(toy_query.X.sum(1))
+    toy_query.X = np.log1p(toy_query.X.toarray() * (1e6 / totals))
+    toy_query.write_h5ad(tmp_path / "query.h5ad")
+    table = tmp_path / "l.csv"
+    result = annotate(
+        tmp_path / "query.h5ad", "--obs-out", table, "--cells-per-part", "20"
+    )
+    assert result.code == 0
+    assert result.err.count("brought to the reference's scale") == 1
+
+
 def test_a_query_without_x(annotate, run, toy_query, tmp_path):
     query, output = tmp_path / "query.h5ad", tmp_path / "o.h5ad"
     toy_query.layers["counts"] = toy_query.X
@@ -149,6 +161,10 @@ def test_a_query_without_x(annotate, run, toy_query, tmp_path):
     assert annotate(*arguments, "--layer", "counts", "--no-report").code == 0
     assert ad.read_h5ad(output).X is None
     assert run("info", output).code == 0
+    del toy_query.layers["counts"]
+    toy_query.write_h5ad(tmp_path / "empty.h5ad")
+    result = annotate(tmp_path / "empty.h5ad", "-o", tmp_path / "e.h5ad")
+    assert "has no expression: X is empty (None), and there is neither" in result.err
 
 
 @pytest.mark.parametrize(
@@ -668,6 +684,14 @@ def test_files_of_another_model_or_none(run, annotated, model_folder, toy, train
     del adata.uns["tosica"]
     adata.write_h5ad(annotated)
     assert "does not say so under uns['tosica']" in run(*arguments, model_folder).err
+
+
+def test_a_page_cannot_be_made_of_a_table(run, annotated):
+    table = annotated.with_suffix(".csv")
+    ad.read_h5ad(annotated).obs.to_csv(table)
+    result = run("report", table, "-o", annotated.with_name("page.html"))
+    assert result.code == 1
+    assert "give the copy of the cells that annotate writes with --output" in result.err
 
 
 def test_report_is_that_of_python(run, annotated, model_folder, monkeypatch):

@@ -205,7 +205,8 @@ def test_totals_are_those_of_the_models_genes(warning_text):
     actual = aligned(RIGHT, names=GENES[:30])
     assert_allclose(actual, over_genes(SHARES, slice(30)), rtol=1e-5)
     assert_allclose(actual, aligned(COUNTS, names=GENES[:30]), rtol=1e-5)
-    assert "a total of about 10000: they are brought" in warning_text()
+    assert "about 10000 over all genes: they are brought" in warning_text()
+    assert "of 10000 over the model's genes" in " ".join(warning_text().split())
 
 
 def test_reads_that_are_no_multiples_of_one_count(warning_text):

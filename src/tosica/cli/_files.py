@@ -123,7 +123,8 @@ def read_cells(
         if kind == "model":
             raise ReadError(f"{path!r} is the folder of a model; give {KNOWN}.")
         if kind == "table" and not backed:
-            call = "anndata.AnnData(pandas.read_csv(path, index_col=0)), with .T if its rows are genes"
+            separator = "" if ".csv" in path.lower() else ", sep='\\t'"
+            call = f"anndata.AnnData(pandas.read_csv(path, index_col=0{separator})), with .T if its rows are genes"
             raise ReadError(
                 f"{path!r} is a table: make cells of counts by {call}; give {KNOWN}."
             )

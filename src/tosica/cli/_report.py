@@ -59,7 +59,14 @@ def _read_annotated(
     """Read the annotated cells of a file; of a container, those that were annotated."""
     from tosica.cli._files import read_cells
     from tosica.cli._modalities import is_annotated_as_a_whole, read_modalities
+    from tosica.io._errors import ReadError
+    from tosica.io._kinds import kind_of
 
+    if not backed and kind_of(path) == "table":
+        raise ReadError(
+            f"{path!r} is a table, and a page needs expression: give the copy of the "
+            "cells that annotate writes with --output."
+        )
     if is_annotated_as_a_whole(path, key, selection):
         return read_modalities(path)
     return read_cells(

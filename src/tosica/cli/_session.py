@@ -171,6 +171,20 @@ class _LineFormatter(logging.Formatter):
         return f"tosica: warning: {' '.join(text.split())}"
 
 
+class _Once(logging.Filter):
+    """Show a warning once, also if each part of a query gives it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._texts: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        is_new = record.levelno < logging.WARNING or text not in self._texts
+        self._texts.add(text)
+        return is_new
+
+
 @contextmanager
 def _log(verbosity: int) -> Iterator[None]:
     """Log from a level on, log tosica's warnings at the end, and let SIGTERM do what Ctrl-C does."""
@@ -180,6 +194,9 @@ def _log(verbosity: int) -> Iterator[None]:
         for handler in logger.handlers:
             stack.callback(handler.setFormatter, handler.formatter)
             handler.setFormatter(_LineFormatter())
+            once = _Once()
+            handler.addFilter(once)
+            stack.callback(handler.removeFilter, once)
         sigterm_handler = signal.signal(signal.SIGTERM, _interrupt)
         stack.callback(signal.signal, signal.SIGTERM, sigterm_handler)
         caught = stack.enter_context(warnings.catch_warnings(record=True))

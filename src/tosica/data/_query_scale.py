@@ -167,9 +167,12 @@ def _scale_logarithms(
         largest_total = expected if scale.over == "genes" else None
         return QueryScale(detected, None, columns, largest_total)
     current = np.median(genes_totals) if total is None else total
+    genes = ("", "")
+    if total is not None and summed is not None:
+        genes = (" over all genes", " over the model's genes")
     logger.warning(
-        f"query: cells of {where} hold the natural logarithm of a total of about {current:.6g}: they are brought to "
-        f"the reference's scale, the natural logarithm of a total of {target_sum:.6g}"
+        f"query: cells of {where} hold the natural logarithm of a total of about {current:.6g}{genes[0]}: they are "
+        f"brought to the reference's scale, the natural logarithm of a total of {target_sum:.6g}{genes[1]}"
     )
     return QueryScale(detected, target_sum, summed)
 

@@ -348,10 +348,13 @@ def hint_for_mismatch(
         n_shared = {
             column: len(reference_set.intersection(names.names))
             for column, names in GeneList(query_list, var).columns
+            if column != UNDECORATED
         }
         best = max(n_shared, key=n_shared.__getitem__, default=None)
         n_by_name = len(reference_set.intersection(query_list))
-        if best is not None and n_shared[best] > n_by_name:
+        # A few names are alike by chance, as those of antibodies and of genes.
+        enough = max(n_by_name + 1, min(len(query_list), len(reference_set)) // 2)
+        if best is not None and n_shared[best] >= enough:
             cure = in_python(
                 f": adata.var_names = adata.var[{best!r}].astype(str), then adata.var_names_make_unique()"
             )
