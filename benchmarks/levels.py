@@ -149,25 +149,24 @@ def report(result: dict[str, Any]) -> str:
                     len(of_case),
                     level,
                     *(f"{accuracy:.3f}" for accuracy in accuracies),
-                    f"{points.mean():+.1f} ({points.min():+.1f} to {points.max():+.1f})",
+                    f"{points.mean():+.1f}",
+                    f"{points.min():+.1f}",
                     *(f"{error:.3f}" for error in errors),
                 ]
             )
             title = n_labels = ""
     head = ["", "labels", "seeds", "level", "accuracy", "alone"]
-    head += ["points", "calibration error", "alone"]
-    seconds = runs[["seconds", "seconds alone"]].sum()
+    head += ["points", "worst seed", "calibration error", "alone"]
     return "\n".join(
         [
             "# Labels of two levels",
             "",
             "`python -m benchmarks.levels`. A model of `labels_key=[broad, fine]`, beside a model of each column",
-            "alone: accuracy, its difference in points (lowest to highest), and calibration error. Broad labels of",
-            "the mouse are kinds of tissue.",
+            "alone: accuracy, its difference in points, and calibration error. Broad labels of the mouse are kinds of",
+            "tissue.",
             "",
             *table(head, rows),
             "",
-            f"Training takes {seconds['seconds'] / seconds['seconds alone']:.2f} times that of the fine level alone.",
             f"{runs['inconsistent'].max():.0%} of the fine labels are not of their broad one.",
             "",
             *version_lines(result),

@@ -279,7 +279,7 @@ def report(result: dict[str, Any]) -> str:
         "",
         *(
             f"In the {title} `tl.novelty` has {query_means['novelty'][name]:.2f} on average, "
-            f"and the best of the others in each task {query_means['best'][name]:.2f}."
+            f"and the better of Mahalanobis and 1 − probability in each task {query_means['best'][name]:.2f}."
             for name, title in QUERIES.items()
         ),
         f"It is furthest below another score in {worst} ({gaps.min():.2f}). At most {most_false:.0f} % of the",
