@@ -154,3 +154,8 @@ def test_info_prints_the_card_of_this_model(blood, capsys):
     card = capsys.readouterr().out
     assert "Not for" in card
     assert f"| Fingerprint | {blood.fingerprint} |" in card
+
+
+def test_the_registry_is_found_by_name():
+    registry = tosica.TOSICA.load_registry("blood")
+    assert registry["setup_method_name"] == "setup_anndata"

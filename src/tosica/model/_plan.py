@@ -1,4 +1,4 @@
-"""The training plan of the network: dropout, loss, optimizer and schedule."""
+"""The training plan of the network: settings of dropout and loss, optimizer and schedule."""
 
 from __future__ import annotations
 

@@ -337,8 +337,9 @@ class SaveLoadMixin(SetupMixin):
         TypeError, FileNotFoundError, ValueError
             As :meth:`load`.
         """
-        contents = read_plain(Path(dir_path) / f"{prefix or ''}{MODEL_FILE}")
-        with refuse_other_versions(Path(dir_path)):
+        folder = find_model(dir_path)
+        contents = read_plain(folder / f"{prefix or ''}{MODEL_FILE}")
+        with refuse_other_versions(folder):
             return restore_registry(contents[_ATTRIBUTES]["registry_"])
 
     @staticmethod

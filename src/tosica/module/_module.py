@@ -1,4 +1,4 @@
-"""The whole network as a scvi-tools module, and its inputs: tensors, genes, tokens."""
+"""The network and the linear branch as a scvi-tools module: inputs, loss and probabilities."""
 
 from __future__ import annotations
 
