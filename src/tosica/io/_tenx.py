@@ -276,13 +276,15 @@ def _read_table(path: Path, sizes: tuple[int, int]) -> pd.DataFrame:
     with open_text(path) as file:
         # Between tabs, names may contain a quote; R puts quotes around whole names. A blank
         # line is a row, or all later names would move up.
-        rows = csv.reader(
+        reader = csv.reader(
             TextIOWrapper(file, encoding="utf-8-sig", newline=""),
             delimiter="," if is_csv else "\t",
             quoting=csv.QUOTE_MINIMAL if is_csv else csv.QUOTE_NONE,
         )
-        table = pd.DataFrame(list(rows))
-    table = table.fillna("").replace(r'^"(.*)"$', r"\1", regex=True)
+        rows = list(reader)
+    n_columns = max((len(row) for row in rows), default=0)
+    table = pd.DataFrame([row + [""] * (n_columns - len(row)) for row in rows])
+    table = table.replace(r'^"(.*)"$', r"\1", regex=True)
     # Blank lines above and below are no rows of their own.
     for edge, rest in ((-1, slice(-1)), (0, slice(1, None))):
         while len(table) and len(table) not in sizes and not table.iloc[edge].any():
