@@ -150,6 +150,16 @@ def test_transcriptomes_lend_one_another_what_each_measured_alone(studies):
         assert mean[is_b_cell[is_study]].mean() > 3 * mean[~is_b_cell[is_study]].mean()
 
 
+def test_one_cell_and_one_common_gene_are_enough_to_borrow(studies):
+    single = make_study(["B cell"], genes=[0, 1])
+    single.var_names = ["Q0", "Q99"]
+    single.X = sp.csr_matrix(np.array([[5, 3]], dtype=np.float32))
+    with pytest.warns(UserWarning, match="Of 41 genes 40 are taken"):
+        joined = tosica.pp.join_references(studies | {"single": single}, "label")
+    is_single = (joined.obs["reference"] == "single").to_numpy()
+    assert joined[is_single].X.sum() > 5
+
+
 def test_genes_that_differ_by_study_are_told_from_those_that_differ_by_type(studies):
     flat = studies["flat"].to_df()
     flat["Q35"] += 5
@@ -183,6 +193,14 @@ def test_references_of_two_species_are_refused():
         adata.var_names = genes
         studies[name] = adata
     with pytest.raises(ValueError, match="'h' has genes of human, and 'm' of mouse"):
+        tosica.pp.join_references(studies, "label")
+
+
+def test_a_gene_that_is_there_twice_is_refused(studies):
+    studies["flat"].var_names = ["Q1", *studies["flat"].var_names[1:]]
+    with pytest.raises(
+        ValueError, match=r"\('Q1'\): call references\['flat'\]\.var_names"
+    ):
         tosica.pp.join_references(studies, "label")
 
 

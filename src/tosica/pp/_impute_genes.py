@@ -60,9 +60,9 @@ def impute_genes(
     Parameters
     ----------
     cells
-        Cells of the reference, with the genes that it measured.
+        Cells of the reference, with all genes that it measured.
     references
-        The other references, which are like enough for their cells to be compared.
+        The other references, which share enough genes for their cells to be compared.
     genes
         Genes of the cells that are returned. For each cell, a relative in ``references`` measured those
         that ``cells`` lacks.
@@ -114,12 +114,16 @@ def _find_lender(
     shared = cells.var_names.intersection(reference.var_names)
     counts = cells[:, shared].X
     reference_counts = reference[:, shared].X
-    expression = log_normalize(reference_counts)
-    n_components = min(_N_COMPONENTS, *(size - 1 for size in expression.shape))
-    # Exact up to the signs of components, whatever the seed.
-    pca = PCA(max(n_components, 1), svd_solver="arpack", random_state=0)
-    components = pca.fit_transform(expression)
-    query = pca.transform(log_normalize(counts))
+    components = log_normalize(reference_counts)
+    query = log_normalize(counts)
+    if min(components.shape) > _N_COMPONENTS:
+        # Exact up to the signs of components, whatever the seed.
+        pca = PCA(_N_COMPONENTS, svd_solver="arpack", random_state=0)
+        components = pca.fit_transform(components)
+        query = pca.transform(query)
+    else:
+        components = components.toarray()
+        query = query.toarray()
     labels = reference.obs["cell_type"].astype(str)
     rows = np.zeros(cells.n_obs, dtype=np.int64)
     rates = np.zeros(cells.n_obs)

@@ -15,7 +15,7 @@ from tosica._obs import read_groups
 from tosica._settings import logger, warn_user
 from tosica._text import format_thousands, list_names, only_known
 from tosica._validate import InstanceOf, Integer, validate_params
-from tosica.data import CellMatrix, detect
+from tosica.data import CellMatrix, check_unique, detect
 from tosica.gs._gene_list import GeneList
 from tosica.gs._map_genes import map_genes
 from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, match_label, read_ontology
@@ -123,7 +123,7 @@ def join_references(
     TypeError
         If an argument is of the wrong type.
     ValueError
-        If there are fewer than two references, they are of two species, have no gene or no label in
+        If there are fewer than two references, they are of two species or have a gene twice, have no gene or no label in
         common, one shares fewer genes with any other than it has labels, expression is neither counts
         nor the logarithm of counts, or ``lenders`` names a label that is not there.
 
@@ -176,7 +176,7 @@ _TERM = f"cell_type{TERM_SUFFIX}"
 
 
 def _check_references(references: Mapping[str, AnnData]) -> None:
-    """Refuse a single reference, other objects, and references of two species."""
+    """Refuse a single reference, other objects, genes named twice, and references of two species."""
     if len(references) < 2:
         raise ValueError(f"references must have two or more, not {len(references)}.")
     organisms: dict[str, str] = {}
@@ -185,6 +185,8 @@ def _check_references(references: Mapping[str, AnnData]) -> None:
             raise TypeError(
                 f"references must hold AnnData objects, not {type(adata).__name__} for {name!r}."
             )
+        remedy = f"references[{name!r}].var_names_make_unique()"
+        check_unique(adata.var_names, f"var_names of references[{name!r}]", remedy)
         organism = GeneList(adata.var_names).organism
         if organism is not None:
             organisms.setdefault(organism, name)
@@ -365,10 +367,11 @@ def _join(
         if impute
         else _common_genes(references)
     )
-    studies = [_to_anndata(reference, genes) for reference in references]
+    # With all their genes: cells are compared on those that two references share.
+    studies = [_to_anndata(reference) for reference in references]
     pieces = []
     for reference, study in zip(references, studies, strict=True):
-        if study.n_vars < len(genes):
+        if not genes.isin(study.var_names).all():
             others = [
                 other_study
                 for other, other_study in zip(references, studies, strict=True)
@@ -485,10 +488,8 @@ def _check_overlaps(references: Sequence[_Reference], n_genes: int) -> None:
             )
 
 
-def _to_anndata(reference: _Reference, genes: pd.Index) -> AnnData:
-    """Take those of some genes that a reference measured, in their order."""
-    measured = genes[genes.isin(reference.genes)]
-    columns = reference.genes.get_indexer(measured)
+def _to_anndata(reference: _Reference) -> AnnData:
+    """Put counts and labels of a reference together."""
     obs = pd.DataFrame(
         {
             "cell_type": reference.labels,
@@ -498,5 +499,5 @@ def _to_anndata(reference: _Reference, genes: pd.Index) -> AnnData:
         index=reference.cell_names,
     )
     return ad.AnnData(
-        reference.counts[:, columns], obs=obs, var=pd.DataFrame(index=measured)
+        reference.counts, obs=obs, var=pd.DataFrame(index=reference.genes)
     )
