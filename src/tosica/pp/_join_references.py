@@ -123,9 +123,10 @@ def join_references(
     TypeError
         If an argument is of the wrong type.
     ValueError
-        If there are fewer than two references, they are of two species or have a gene twice, have no gene or no label in
-        common, one shares fewer genes with any other than it has labels, expression is neither counts
-        nor the logarithm of counts, or ``lenders`` names a label that is not there.
+        If there are fewer than two references, they are of two species, one has a gene twice, they have
+        no gene or no label in common, one shares fewer genes with any other than it has labels,
+        expression is neither counts nor the logarithm of counts, or ``lenders`` names a label that is
+        not there.
 
     Warns
     -----
