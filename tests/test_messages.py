@@ -102,7 +102,7 @@ NOT_REACHED = (
 # No option does what these say.
 ONLY_IN_PYTHON = {
     "cli._files.read_cells": "makes cells of a table",
-    "io._kinds._refuse_slashes": "mends a file",
+    "io._file_kinds._refuse_slashes": "mends a file",
     "_report._map": "is HTML",
     "model._card": "is a page about a model",
     "tl._doubts._cells_unlike_the_reference": "recalibrates a model",

@@ -15,7 +15,7 @@ class Limits:
     """A label whose cells have a lower median is doubted."""
     second_probability: float = 0.2
     """A second label with this mean probability is easily confused with the first."""
-    unknown: float = 0.1
+    share_unknown: float = 0.1
     """Share of cells that are called "Unknown"."""
     pvalue: float = 0.05
     """p-values up to this one are small; by chance, this share of the cells has such a novelty."""

@@ -16,7 +16,7 @@ from numpy.testing import assert_array_equal
 
 import tosica
 from tosica import cli
-from tosica.io._kinds import kind_of
+from tosica.io._file_kinds import kind_of
 
 GENES = ["CD3E", "HLA-DRA", "MS4A1", "NKG7"]
 CELLS = [f"AAAC{i}-1" for i in range(6)]

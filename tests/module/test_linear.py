@@ -51,12 +51,12 @@ def test_more_than_the_largest_value_counts_as_the_largest():
     branch.clip_max.copy_(x.median(0).values)
     bounded = np.minimum(x.numpy(), branch.clip_max.numpy())
     assert (bounded < x.numpy()).any()
-    assert_array_equal(branch.expression(x), bounded)
+    assert_array_equal(branch.clip_and_impute(x), bounded)
     assert_allclose(branch(x), logits(branch, bounded), atol=1e-10)
     # Nothing is expected of genes by a value that does not count.
     branch.loadings = torch.ones(6, 2).double()
     measured = np.arange(6) != 2
-    imputed = branch.expression(x, torch.from_numpy(measured)).numpy()
+    imputed = branch.clip_and_impute(x, torch.from_numpy(measured)).numpy()
     assert_allclose(
         imputed, expected_given_others(bounded, branch, measured), atol=1e-10
     )
@@ -74,7 +74,7 @@ def test_genes_that_a_query_lacks_are_expected_given_the_others(
     x = cells(n_genes)
     expected = expected_given_others(x.numpy(), branch, measured)
     mask = torch.from_numpy(measured)
-    assert_allclose(branch.expression(x, mask), expected, atol=1e-8)
+    assert_allclose(branch.clip_and_impute(x, mask), expected, atol=1e-8)
     scores = branch(x, mask)
     assert_allclose(scores, logits(branch, expected), atol=1e-7)
     # Values of genes that were not measured are not read.

@@ -291,7 +291,7 @@ class _Annotation:
         **options: Any,
     ) -> None:
         from tosica.cli._files import find_group
-        from tosica.io._kinds import ON_DISK, kind_of
+        from tosica.io._file_kinds import ON_DISK, kind_of
 
         self.session = session
         self.query = query

@@ -106,7 +106,7 @@ def read_cells(
     from tosica.io import read_10x, read_seurat
     from tosica.io._containers import choose_group, open_cells, read_whole
     from tosica.io._errors import ReadError, explain_damage
-    from tosica.io._kinds import KNOWN, kind_of
+    from tosica.io._file_kinds import KNOWN, kind_of
 
     with suppress(ImportError):
         import_module("hdf5plugin")  # more compressions of HDF5
@@ -143,7 +143,7 @@ def read_cells(
 
 def find_group(path: str, model: TOSICA, selection: Mapping[str, Any]) -> str:
     """Find the group of a container that a model annotates; empty if the file is none."""
-    from tosica.io._kinds import ON_DISK, kind_of
+    from tosica.io._file_kinds import ON_DISK, kind_of
     from tosica.tl._annotate_file import find_cells
 
     name = selection["modality"] or selection["table"]

@@ -46,7 +46,7 @@ def info(session: Session, path: str, selection: dict[str, Any]) -> None:
 
     from tosica.cli._files import read_cells
     from tosica.io._containers import list_groups, open_group
-    from tosica.io._kinds import CONTAINERS, kind_of
+    from tosica.io._file_kinds import CONTAINERS, kind_of
 
     kind = kind_of(folder)
     summary: dict[str, Any] = {"path": path, "kind": kind}

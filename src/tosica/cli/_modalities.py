@@ -37,7 +37,7 @@ def find_modalities(
     No name if the model has one modality, the query none of its modalities, or one was chosen.
     """
     from tosica.io._containers import list_groups
-    from tosica.io._kinds import kind_of
+    from tosica.io._file_kinds import kind_of
 
     names = [modality.name for modality in model.modalities]
     if len(names) < 2 or selection["modality"] is not None or kind_of(path) != "MuData":
@@ -100,7 +100,7 @@ def is_annotated_as_a_whole(path: str, key: str, selection: Mapping[str, Any]) -
         Options that say which cells are meant.
     """
     from tosica.io._containers import open_group
-    from tosica.io._kinds import kind_of
+    from tosica.io._file_kinds import kind_of
 
     if selection["modality"] is not None or kind_of(path) != "MuData":
         return False

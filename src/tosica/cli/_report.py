@@ -60,7 +60,7 @@ def _read_annotated(
     from tosica.cli._files import read_cells
     from tosica.cli._modalities import is_annotated_as_a_whole, read_modalities
     from tosica.io._errors import ReadError
-    from tosica.io._kinds import kind_of
+    from tosica.io._file_kinds import kind_of
 
     if not backed and kind_of(path) == "table":
         raise ReadError(

@@ -12,7 +12,7 @@
     Find the total of a reference.
 ``_query_scale``
     Bring a query to that total.
-``_kinds``
+``_modality_kinds``
     RNA, antibodies and gene activity: which of the above each uses.
 ``_find_genes``
     Match the genes of a query with those of a model.
@@ -22,7 +22,6 @@
 
 from tosica.data._aligned_cells import AlignedCells, CellBatch, EmptyCellsWarning
 from tosica.data._find_genes import find_genes
-from tosica.data._kinds import MODALITY_KINDS, ModalityKind, ModalityScale
 from tosica.data._matrix import (
     BLOCK,
     CellMatrix,
@@ -32,6 +31,7 @@ from tosica.data._matrix import (
     load_annotations,
     load_table,
 )
+from tosica.data._modality_kinds import MODALITY_KINDS, ModalityKind, ModalityScale
 from tosica.data._mudata import (
     DEFAULT_MODALITIES,
     JointMatrix,

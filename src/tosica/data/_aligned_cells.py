@@ -11,8 +11,8 @@ from tosica._limits import LIMITS
 from tosica._settings import TosicaWarning, query_logger, warn_user
 from tosica._text import call, list_names, parameter
 from tosica.data._find_genes import find_genes
-from tosica.data._kinds import AntibodyScale
 from tosica.data._matrix import BLOCK, check_unique
+from tosica.data._modality_kinds import AntibodyScale
 from tosica.data._reference_scale import Scale
 from tosica.gs._gene_list import hint_for_mismatch
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tosica.data._find_genes import FoundGenes
-    from tosica.data._kinds import ModalityKind
     from tosica.data._matrix import CellMatrix
+    from tosica.data._modality_kinds import ModalityKind
     from tosica.data._normalize import Block
 
 # Share of the model's genes that a query must have.
@@ -89,7 +89,7 @@ class AlignedCells(Generic[S]):
     sample
         If ``matrix`` is a part of a query, cells from all over that query, by which the scale is
         recognized.
-    signal
+    label_variance
         Variance of each gene's mean between the labels, ``(n_genes,)``. A query that has half of it
         may have fewer than half of the genes.
     expressed
@@ -107,9 +107,9 @@ class AlignedCells(Generic[S]):
     Raises
     ------
     ValueError
-        If the query has under half of the model's features and of their signal, if one of them or a cell's name
-        occurs twice; in the iteration, if values are missing, infinite or not those of this
-        kind, or counts in some cells and normalized in others.
+        If the query has under half of the model's features and of their variance between labels, if
+        one of them or a cell's name occurs twice; in the iteration, if values are missing, infinite
+        or not those of this kind, or counts in some cells and normalized in others.
 
     Warns
     -----
@@ -129,7 +129,7 @@ class AlignedCells(Generic[S]):
         batch_size: int = 256,
         block_size: int = BLOCK,
         sample: CellMatrix | None = None,
-        signal: np.ndarray | None = None,
+        label_variance: np.ndarray | None = None,
         expressed: np.ndarray | None = None,
     ) -> None:
         query_name = "the query" if matrix.name == "adata" else matrix.name
@@ -144,7 +144,7 @@ class AlignedCells(Generic[S]):
         self._sample = sample
         if expressed is None:
             expressed = np.ones(len(names), dtype=bool)
-        self.indexer = _match_genes(kind, matrix, names, signal, expressed)
+        self.indexer = _match_genes(kind, matrix, names, label_variance, expressed)
         self.measured = ~expressed
         self.measured[self.indexer[self.indexer >= 0]] = True
         self._batch_size = batch_size
@@ -207,7 +207,7 @@ def _match_genes(
     kind: ModalityKind[S],
     matrix: CellMatrix,
     model_names: pd.Index,
-    signal: np.ndarray | None,
+    label_variance: np.ndarray | None,
     expressed: np.ndarray,
 ) -> np.ndarray:
     """Find each column of a query among a model's genes.
@@ -242,12 +242,13 @@ def _match_genes(
     n_found = int(expressed[positions].sum())
     n_genes = int(expressed.sum())
     share = n_found / n_genes
-    share_of_signal = share
-    if signal is not None:
-        share_of_signal = float(signal[np.unique(positions)].sum() / signal.sum())
+    share_of_variance = share
+    if label_variance is not None:
+        variance_found = label_variance[np.unique(positions)].sum()
+        share_of_variance = float(variance_found / label_variance.sum())
     description = f"{n_found} of the model's {n_genes} {kind.features} ({share:.0%})"
     query = "The query" if matrix.name == "adata" else f"The query's {matrix.name}"
-    if max(share, share_of_signal) < _REFUSE_BELOW:
+    if max(share, share_of_variance) < _REFUSE_BELOW:
         kind.check_names(names, matrix.name)
         hint = _explain_mismatch(matrix, model_names, match)
         raise ValueError(

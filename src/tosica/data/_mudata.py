@@ -11,8 +11,8 @@ from anndata import AnnData
 from mudata import MuData
 
 from tosica._text import in_python
-from tosica.data._kinds import MODALITY_KINDS
 from tosica.data._matrix import CellMatrix, check_unique
+from tosica.data._modality_kinds import MODALITY_KINDS
 
 DEFAULT_MODALITIES: Final = {"rna": "rna", "protein": "protein"}
 

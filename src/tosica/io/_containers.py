@@ -12,7 +12,7 @@ from anndata.io import read_elem, sparse_dataset
 
 from tosica._text import list_names, only_known, parameter
 from tosica.io._errors import ReadError
-from tosica.io._kinds import CONTAINERS, FOLDERS, kind_of, store_in_archive
+from tosica.io._file_kinds import CONTAINERS, FOLDERS, kind_of, store_in_archive
 from tosica.io._tables import NAMES, raw_genes
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from tosica._validate import CellData, as_names, validate_params
 from tosica.data import are_factor_codes
 from tosica.io._contents import SeuratContents, contents_of_adata, to_anndata
 from tosica.io._errors import ReadError, explain_damage
+from tosica.io._file_kinds import kind_of
 from tosica.io._hdf5 import read_h5ad, read_h5seurat
-from tosica.io._kinds import kind_of
 from tosica.io._rds import read_rds
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from tosica._settings import logger
 from tosica._text import list_names, only_known, parameter
 from tosica._validate import validate_params
 from tosica.io._errors import ReadError, explain_damage
-from tosica.io._kinds import kind_of, matrices_in, open_text
+from tosica.io._file_kinds import kind_of, matrices_in, open_text
 
 if TYPE_CHECKING:
     from anndata import AnnData

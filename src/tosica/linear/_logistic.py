@@ -195,12 +195,12 @@ def fit_regressions(
     n_blocks = 1
     if not config.multinomial:
         n_blocks = math.ceil(len(targets) / _LABELS_AT_ONCE)
-    losses = (
-        PenalizedLogisticLoss(z, labels, block, nuisance, offset, config)
+    solvers = (
+        LogisticSolver(z, labels, block, nuisance, offset, config)
         for block in np.array_split(targets, n_blocks)
     )
     fits = thread_map(
-        partial(_fit_both, gene_sets=gene_sets, genes=genes, config=config), losses
+        partial(_fit_both, gene_sets=gene_sets, genes=genes, config=config), solvers
     )
     scaled_ridge, scaled_lasso, relevance = map(np.concatenate, zip(*fits, strict=True))
     # All other genes have weight zero.
@@ -234,18 +234,18 @@ def _gene_scale(
 
 
 def _fit_both(
-    loss: PenalizedLogisticLoss,
+    solver: LogisticSolver,
     gene_sets: sp.csr_matrix | None,
     genes: IntArray,
     config: RegressionConfig,
 ) -> tuple[Float32Array, Float32Array, FloatArray]:
     """Fit the ridge and the group lasso: both weights, and the relevance, which has no columns without gene sets."""
-    n_fitted = loss.n_fitted
-    n_cells, n_genes = loss.shape
+    n_fitted = solver.n_fitted
+    n_cells, n_genes = solver.shape
     penalty = 1 / (config.C * n_cells)
     tolerance = config.tol * penalty**-0.5
     variance = np.full((n_fitted, n_genes), 1 / penalty, dtype=np.float32)
-    ridge = loss.fit(variance, config.max_iter, tolerance)
+    ridge = solver.fit(variance, config.max_iter, tolerance)
     if gene_sets is None or not config.group_penalty:
         return ridge, ridge, np.empty((n_fitted, 0))
     root_size = np.sqrt(np.asarray(gene_sets.sum(1)).ravel()).astype(np.float32)
@@ -257,7 +257,7 @@ def _fit_both(
         if iteration > 0:
             group_penalty = np.float32(config.group_penalty)
             variance = total / (np.float32(penalty) * total + group_penalty)
-            weights = loss.fit(variance, config.max_iter_reweighted, 0.3 * tolerance)
+            weights = solver.fit(variance, config.max_iter_reweighted, 0.3 * tolerance)
         # The next relevance: norm of the weights that a set gets, over the root of its size.
         ratio = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
         relevance = relevance * np.sqrt(gene_sets @ (ratio**2).T).T / root_size
@@ -319,8 +319,8 @@ def within_class_directions(
     return scaled
 
 
-class PenalizedLogisticLoss:
-    r"""Class-balanced logistic loss of some labels, with a ridge and a nuisance penalty.
+class LogisticSolver:
+    r"""Minimize the class-balanced logistic loss of some labels, with a ridge and a nuisance penalty.
 
     The minimum is a sum of cells: with expression :math:`Z` and the inverse :math:`S` of the
     penalties, the weights are :math:`S Z^\top a` for a number :math:`a` of each cell. The optimizer

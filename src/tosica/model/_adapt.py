@@ -248,7 +248,7 @@ class AdaptMixin(SetupMixin):
                 values = batch.x.cpu().numpy()
                 measured = batch.measured_genes()
                 x.append(sp.csr_matrix(values))
-                clipped = module.linear.expression(batch.x, batch.measured)
+                clipped = module.linear.clip_and_impute(batch.x, batch.measured)
                 expression.append(sp.csr_matrix(clipped.cpu().numpy()))
                 output = module.annotate(
                     batch.x, attention=False, measured=batch.measured

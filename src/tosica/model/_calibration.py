@@ -22,12 +22,17 @@ if TYPE_CHECKING:
 
 
 @torch.inference_mode()
-def score_held_out(state: TrainingState) -> None:
-    """Write the linear branch beside the network, and score the held-out cells by both."""
-    module = state.model.module
+def join_branches(state: TrainingState) -> None:
+    """Write the linear branch beside the network, whose scores are added from here on."""
     if state.linear is not None:
         state.linear.to_module()
-        module.temperature.fill_(1 + state.linear.weight)
+        state.model.module.temperature.fill_(1 + state.linear.weight)
+
+
+@torch.inference_mode()
+def score_held_out(state: TrainingState) -> None:
+    """Score the held-out cells by the network, and by both branches."""
+    module = state.model.module
     if not state.settings.calibrate or not state.data.n_val:
         return
     codes = torch.from_numpy(state.data.codes[state.data.val_idx])
@@ -46,7 +51,7 @@ def score_held_out(state: TrainingState) -> None:
 
 
 @torch.inference_mode()
-def choose_weight(state: TrainingState) -> None:
+def choose_branch_weight(state: TrainingState) -> None:
     """Choose the weight of the linear branch beside the network by the held-out cells."""
     linear = state.linear
     held_out = state.held_out
@@ -125,7 +130,7 @@ def calibrate(state: TrainingState) -> None:
     # With all modalities; the temperature does not change the best label.
     best = held_out.logits[-1].argmax(1)
     training.held_out_codes = torch.stack([held_out.labels, best]).numpy()
-    fit_temperatures(
+    fit_modality_temperatures(
         state.model,
         held_out.logits,
         held_out.labels,
@@ -141,7 +146,7 @@ def calibrate(state: TrainingState) -> None:
 
 
 @torch.inference_mode()
-def fit_temperatures(
+def fit_modality_temperatures(
     model: SetupMixin,
     logits: list[Tensor],
     labels: Tensor,

@@ -16,7 +16,7 @@ from tosica._text import format_thousands, list_names, only_known, parameter
 from tosica._validate import FilePath, as_names, validate_params
 from tosica.data import ExpressionSource
 from tosica.linear import MAX_CELLS, subsample_by_label
-from tosica.model._calibration import fit_temperatures
+from tosica.model._calibration import fit_modality_temperatures
 from tosica.model._device import ACCELERATOR, DEVICE
 from tosica.model._fields import UNLABELED, LabelsField, clean_labels, typed_labels
 from tosica.model._labels import Labels
@@ -144,7 +144,7 @@ class ChangeLabelsMixin(SetupMixin):
                 f"The cells lack the modality {' and '.join(missing)} of the model: pass all modalities."
             )
         temperatures = self.module.temperature.view(-1).tolist()
-        fit_temperatures(
+        fit_modality_temperatures(
             self,
             _logits_by_choice(self, query),
             torch.from_numpy(codes[rows]),

@@ -352,13 +352,13 @@ class InferenceMixin(SetupMixin):
             for batch in query:
                 expression.append(batch.x.cpu().numpy())
                 measured = batch.measured_genes()
-                filled = linear.expression(batch.x, batch.measured)
+                filled = linear.clip_and_impute(batch.x, batch.measured)
                 codes = (filled @ weights.T + biases).argmax(1)
                 sums.index_add_(0, codes, filled)
                 labels.append(codes.cpu().numpy())
                 for half, labels_by_genes in zip(halves, labels_by_half, strict=True):
                     present = half if batch.measured is None else half & batch.measured
-                    imputed = linear.expression(batch.x, present)
+                    imputed = linear.clip_and_impute(batch.x, present)
                     by_genes = (imputed @ weights.T + biases).argmax(1)
                     labels_by_genes.append(by_genes.cpu().numpy())
         codes_of_sample = np.concatenate(labels)
@@ -413,7 +413,7 @@ class InferenceMixin(SetupMixin):
         linear = self.module.linear
         if adaptation is None or linear is None:
             return None
-        expression = linear.expression(x, measured).cpu().numpy()
+        expression = linear.clip_and_impute(x, measured).cpu().numpy()
         return adaptation.highest_probability(expression)
 
     @validate_params(layer=LAYER)

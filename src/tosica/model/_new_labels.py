@@ -158,7 +158,7 @@ class _Fit:
                 for code in range(n_labels)
             ]
         )
-        imputed = self._linear.expression(
+        imputed = self._linear.clip_and_impute(
             torch.from_numpy(means).to(self._linear.clip_max), self._query.measured
         )
         return imputed.cpu().numpy().astype(np.float64)

@@ -21,7 +21,12 @@ from tosica.linear import (
     fit_ppca,
     fit_statistics,
 )
-from tosica.model._calibration import calibrate, choose_weight, score_held_out
+from tosica.model._calibration import (
+    calibrate,
+    choose_branch_weight,
+    join_branches,
+    score_held_out,
+)
 from tosica.model._checkpoint import read_start
 from tosica.model._interactions import find_interactions
 from tosica.model._interrupt import catch_interrupt
@@ -197,23 +202,32 @@ def refit(state: TrainingState) -> None:
     state.model.training_.refitted = True
 
 
-def fit_reference_statistics(state: TrainingState) -> None:
-    """Keep what imputes missing genes and scores novelty, and refuse weights that diverged."""
+def fit_imputation(state: TrainingState) -> None:
+    """Keep what stands for genes that a query lacks."""
     module = state.model.module
-    with progress(None, "train: missing genes and novelty", enabled=state.shows_bar):
+    with progress(None, "train: missing genes", enabled=state.shows_bar):
         fit_baseline(module, state.data)
-        rows = state.rows[state.data.train_idx]
-        if module.linear is not None:
-            # They impute missing genes.
-            mean, loadings = fit_ppca(rows)
-            module.linear.mean.copy_(torch.from_numpy(mean))
-            module.linear.loadings = torch.from_numpy(loadings).to(module.linear.mean)
-        if len(module.slices) == 1:
-            sample = rows.subsample(MAX_CELLS_NOVELTY)
-            state.model.training_.novelty_statistics = fit_statistics(
-                sample.expression(), sample.labels
-            )
-    spoilt = module.find_not_finite()
+        if module.linear is None:
+            return
+        mean, loadings = fit_ppca(state.rows[state.data.train_idx])
+        module.linear.mean.copy_(torch.from_numpy(mean))
+        module.linear.loadings = torch.from_numpy(loadings).to(module.linear.mean)
+
+
+def fit_novelty(state: TrainingState) -> None:
+    """Keep how far the reference's cells are from their labels."""
+    if len(state.model.module.slices) > 1:
+        return
+    sample = state.rows[state.data.train_idx].subsample(MAX_CELLS_NOVELTY)
+    with progress(None, "train: novelty", enabled=state.shows_bar):
+        state.model.training_.novelty_statistics = fit_statistics(
+            sample.expression(), sample.labels
+        )
+
+
+def refuse_diverged(state: TrainingState) -> None:
+    """Refuse weights that are not finite."""
+    spoilt = state.model.module.find_not_finite()
     if spoilt is not None:
         cure = in_python("; train with a smaller plan_kwargs={'lr': ...}")
         raise ValueError(
@@ -229,9 +243,12 @@ PHASES: tuple[Phase, ...] = (
     find_interactions,
     make_trainer,
     fit_network,
+    join_branches,
     score_held_out,
-    choose_weight,
+    choose_branch_weight,
     calibrate,
     refit,
-    fit_reference_statistics,
+    fit_imputation,
+    fit_novelty,
+    refuse_diverged,
 )

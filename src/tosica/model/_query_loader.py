@@ -128,13 +128,13 @@ class QueryLoader:
         if batch_size is None:
             is_cpu = device.type == "cpu"
             batch_size = _BATCH_SIZE_CPU if is_cpu else _BATCH_SIZE_ACCELERATOR
-        signal = None
+        label_variance = None
         expressed: list[np.ndarray] | list[None] = [None] * len(modalities)
         if statistics is not None:
             ends = np.cumsum([len(modality.genes) for modality in modalities])
             expressed = np.split(statistics.means.any(0), ends[:-1])
             if len(modalities) == 1:
-                signal = statistics.means.astype(np.float64).var(0)
+                label_variance = statistics.means.astype(np.float64).var(0)
         self._modalities = modalities
         self._device = device
         self._cells: dict[int, AlignedCells] = {}
@@ -155,7 +155,7 @@ class QueryLoader:
                 modality.scale,
                 batch_size=batch_size,
                 sample=None if sample is None else open_matrix(sample),
-                signal=signal,
+                label_variance=label_variance,
                 expressed=expressed[position],
             )
         self.modalities: tuple[int, ...] = tuple(self._cells)

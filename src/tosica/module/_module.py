@@ -114,7 +114,7 @@ class LinearBranch(nn.Module):
     The weights are fitted outside of the network (:mod:`tosica.linear`), so they are
     buffers and no parameters. :math:`\hat x` is expression that is clipped at each gene's
     largest value in the reference, and in which genes that a query lacks are imputed by
-    their conditional mean given the measured genes (:meth:`expression`). Cells that were
+    their conditional mean given the measured genes (:meth:`clip_and_impute`). Cells that were
     measured in one modality of several have the mean of this sum and that of weights fitted
     to the modality alone. On CITE-seq the first is better for antibodies, the second for
     RNA, and the mean nearly the best of both.
@@ -165,7 +165,7 @@ class LinearBranch(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def weights_of(self, measured: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Weights ``(n_labels, n_genes)`` and biases for ``measured``, as in :meth:`expression`."""
+        """Weights ``(n_labels, n_genes)`` and biases for ``measured``, as in :meth:`clip_and_impute`."""
         if measured is None or len(self._slices) == 1:
             return self.weights, self.bias
         modalities = [
@@ -187,7 +187,7 @@ class LinearBranch(nn.Module):
         Parameters
         ----------
         measured
-            As in :meth:`expression`.
+            As in :meth:`clip_and_impute`.
 
         Returns
         -------
@@ -211,10 +211,10 @@ class LinearBranch(nn.Module):
         return torch.linalg.solve(loadings.T @ loadings + identity, loadings.T)
 
     def forward(self, x: Tensor, measured: Tensor | None = None) -> Tensor:
-        """Logits, shape ``(n_cells, n_labels)``; parameters as in :meth:`expression`."""
-        return F.linear(self.expression(x, measured), *self.weights_of(measured))
+        """Logits, shape ``(n_cells, n_labels)``; parameters as in :meth:`clip_and_impute`."""
+        return F.linear(self.clip_and_impute(x, measured), *self.weights_of(measured))
 
-    def expression(self, x: Tensor, measured: Tensor | None = None) -> Tensor:
+    def clip_and_impute(self, x: Tensor, measured: Tensor | None = None) -> Tensor:
         r"""Clip expression, and impute genes that were not measured.
 
         With :math:`(x - \mu) / \sigma = L z + \varepsilon`, where :math:`z` and

@@ -20,7 +20,7 @@ from tosica.data import find_genes
 from tosica.data._matrix import check_layer
 from tosica.io._containers import choose_group
 from tosica.io._errors import ReadError, explain_damage
-from tosica.io._kinds import ON_DISK, kind_of
+from tosica.io._file_kinds import ON_DISK, kind_of
 from tosica.model import TOSICA
 from tosica.model._annotation_result import (
     CONFIDENCE,

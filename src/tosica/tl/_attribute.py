@@ -617,7 +617,9 @@ def gene_contributions(
     if module.linear is not None:
         with torch.no_grad():
             weights = _centered(module.linear.weights_of_measured(batch.measured).T)
-            above_baseline = module.linear.expression(x) - module.linear.expression(x0)
+            above_baseline = module.linear.clip_and_impute(
+                x
+            ) - module.linear.clip_and_impute(x0)
             linear = above_baseline * (shares @ weights.T)
             genes = network + linear
             difference = network_difference + linear.sum(1)
@@ -687,7 +689,7 @@ class _GroupMeans:
         n_pairs = pairs.shape[1]
         baseline = module.clip(explainer.baseline)
         if module.linear is not None:
-            baseline = module.linear.expression(baseline)
+            baseline = module.linear.clip_and_impute(baseline)
             weights = _centered(module.linear.weights_of_measured(explainer.measured).T)
         baseline = baseline.cpu().double()
         sums = torch.zeros(n_pairs, len(explainer.gene_names), dtype=torch.float64)
@@ -697,7 +699,7 @@ class _GroupMeans:
             for batch in explainer.minibatches():
                 x = module.clip(batch.x)
                 if module.linear is not None:
-                    x = module.linear.expression(x)
+                    x = module.linear.clip_and_impute(x)
                 x = x.cpu().double()
                 codes_of_batch = codes[batch.start : batch.start + len(x)]
                 # Many times faster than index_add_.

@@ -238,11 +238,11 @@ def _unknown_cells(cells: Cells) -> Doubt | None:
     return Doubt(
         "unknown cells",
         share,
-        LIMITS.unknown,
+        LIMITS.share_unknown,
         f"{count(is_unknown.sum(), 'cell')} ({percent(share)}) are called {UNKNOWN!r}.",
         f"Their best label is less probable than the cutoff of {cutoff}.",
         "See on the map whether they lie between types, are of poor quality, or of a type not in the reference.",
-        severity="check" if share > LIMITS.unknown else "note",
+        severity="check" if share > LIMITS.share_unknown else "note",
     )
 
 
