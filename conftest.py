@@ -116,7 +116,7 @@ def _pbmc():
 
 @pytest.fixture
 def pbmc_ref():
-    """525 log-normalised cells × 765 genes with ``bulk_labels`` and a mask of 30 gene sets."""
+    """525 log-normalized cells × 765 genes with ``bulk_labels`` and a mask of 30 gene sets."""
     return _cells().split_pbmc()[0].copy()
 
 

@@ -1,7 +1,7 @@
 """The methods of the accuracy benchmark, called as in their documentation.
 
 A method is a function of a reference, a query and a seed. It returns probabilities, ``(n_cells,
-n_labels)``. All methods get the same genes, log-normalised in ``X``, with counts in
+n_labels)``. All methods get the same genes, log-normalized in ``X``, with counts in
 ``layers["counts"]``.
 """
 
@@ -70,20 +70,20 @@ def run_scanvi(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
     """ScANVI on an scVI model of reference and query (Xu et al., 2021)."""
     cells = ad.concat({"reference": reference, "query": query}, label="origin")
     is_query = cells.obs["origin"] == "query"
-    cells.obs["seen_label"] = np.where(is_query, "unlabelled", cells.obs[LABEL])
+    cells.obs["seen_label"] = np.where(is_query, "unlabeled", cells.obs[LABEL])
     model = fit_scanvi(cells, "origin", seed)
     return model.predict(cells[is_query].copy(), soft=True)
 
 
 def fit_scanvi(cells: AnnData, batch_key: str, seed: int) -> scvi.model.SCANVI:
-    """Train scVI, then scANVI, on cells whose label in ``obs["seen_label"]`` may be "unlabelled"."""
+    """Train scVI, then scANVI, on cells whose label in ``obs["seen_label"]`` may be "unlabeled"."""
     scvi.settings.seed = seed
     options = {"accelerator": "cpu", "enable_progress_bar": False}
     scvi.model.SCVI.setup_anndata(cells, layer=COUNTS, batch_key=batch_key)
     unsupervised = scvi.model.SCVI(cells, n_layers=2, n_latent=30, gene_likelihood="nb")
     unsupervised.train(**options)
     model = scvi.model.SCANVI.from_scvi_model(
-        unsupervised, "unlabelled", labels_key="seen_label"
+        unsupervised, "unlabeled", labels_key="seen_label"
     )
     model.train(max_epochs=20, n_samples_per_label=100, **options)
     return model
@@ -105,11 +105,11 @@ def run_platt_svm(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame
 
 
 def run_scaled_svm(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
-    """Linear SVM on genes that are standardised by the reference."""
-    return _support_vectors(reference, query, seed, *standardised())
+    """Linear SVM on genes that are standardized by the reference."""
+    return _support_vectors(reference, query, seed, *standardized())
 
 
-def standardised() -> tuple[StandardScaler, FunctionTransformer]:
+def standardized() -> tuple[StandardScaler, FunctionTransformer]:
     """Transformations of ``sc.pp.scale(max_value=10)`` that can be applied to new cells."""
     bounds = {"a_min": -_LARGEST, "a_max": _LARGEST}
     return StandardScaler(), FunctionTransformer(np.clip, kw_args=bounds)
@@ -154,7 +154,7 @@ def _swap_best(probabilities: np.ndarray, codes: np.ndarray) -> None:
 
 
 def run_knn(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
-    """15 neighbours on 50 principal components."""
+    """15 neighbors on 50 principal components."""
     n_components = min(50, reference.n_obs - 1, reference.n_vars - 1)
     pipeline = make_pipeline(
         PCA(n_components, random_state=seed),
@@ -203,7 +203,7 @@ METHODS: dict[str, tuple[str, Method]] = {
     "svm": ("linear SVM", run_svm),
     "svm platt": ("linear SVM, Platt's labels", run_platt_svm),
     "svm scaled": ("linear SVM, scaled genes", run_scaled_svm),
-    "knn": ("15 neighbours on PCA", run_knn),
+    "knn": ("15 neighbors on PCA", run_knn),
     "literal": ("authors' code, defaults", run_literal),
 }
 

@@ -36,7 +36,7 @@ MIN_CELLS = 20
 class Split(NamedTuple):
     """A reference and a query on the same genes.
 
-    Both have log-normalised expression in ``X``, counts in ``layers["counts"]`` and the truth in
+    Both have log-normalized expression in ``X``, counts in ``layers["counts"]`` and the truth in
     ``obs["label"]``. Methods must not read the labels of the query.
     """
 
@@ -53,7 +53,7 @@ class Task(NamedTuple):
 
 
 def prepared(adata: AnnData, labels_key: str, batch_key: str | None = None) -> AnnData:
-    """Log-normalise counts, and drop everything that a split does not have."""
+    """Log-normalize counts, and drop everything that a split does not have."""
     counts = csr_matrix(adata.X, dtype=np.float32)
     cells = ad.AnnData(counts.copy(), layers={COUNTS: counts})
     cells.obs_names = adata.obs_names
@@ -80,7 +80,7 @@ def lung(data: Path) -> AnnData:
 
 
 def pbmc68k(_: Path) -> AnnData:
-    """700 PBMCs that come with scanpy, log-normalised; scaled back, their counts are whole."""
+    """700 PBMCs that come with scanpy, log-normalized; scaled back, their counts are whole."""
     adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
     cells = prepared(adata, "bulk_labels")
     cells.X = csr_matrix(adata.X, dtype=np.float32)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# The palette of Okabe and Ito, which colour-blind readers can tell apart.
+# The palette of Okabe and Ito, which color-blind readers can tell apart.
 OURS = "#0072b2"
 PEER = "#e69f00"
 BEST = "#000000"
@@ -72,7 +72,7 @@ def draw_adapt(results: Results) -> Figure:
 
 
 def draw_doubt(results: Results) -> Figure:
-    """Coverage of label sets by the number of labelled cells of the query."""
+    """Coverage of label sets by the number of labeled cells of the query."""
     summary = pd.DataFrame(results["label_sets"]["summary"])
     level = max(label_sets.COVERAGES)
     figure, ax = plt.subplots(figsize=(7, 3), layout="constrained")
@@ -86,7 +86,7 @@ def draw_doubt(results: Results) -> Figure:
             ms=5,
             label=label_sets.ACROSS[str(task)].title,
         )
-    ax.set(xlabel="labelled cells of the query", ylabel=f"coverage, {level} asked")
+    ax.set(xlabel="labeled cells of the query", ylabel=f"coverage, {level} asked")
     _place_legend_outside(ax)
     return figure
 
@@ -146,7 +146,7 @@ def draw_new_types(results: Results) -> Figure:
             label=f"{dataset}, {query}",
         )
     recall_ax.set(
-        xlabel="labelled cells of the new type", ylabel="recall", ylim=(0, 1.03)
+        xlabel="labeled cells of the new type", ylabel="recall", ylim=(0, 1.03)
     )
     recall_ax.legend(fontsize=8, frameon=False)
     return figure

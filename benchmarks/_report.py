@@ -84,7 +84,7 @@ PAGES: dict[str, tuple[str, dict[str, Callable[[dict[str, Any]], str]]]] = {
 # Words for the figure of a page; that of the explanation is in its text.
 ALTERNATIVE_TEXTS = {
     "accuracy": "Accuracy of tosica, CellTypist and the best other method in each task",
-    "doubt": "Coverage of label sets by the number of labelled cells, for seven queries "
+    "doubt": "Coverage of label sets by the number of labeled cells, for seven queries "
     "of another batch",
     "robustness": "Accuracy by the share of genes that are missing at random",
     "new_types": "AUROC of scores for new cells, and recall of a new type by the number "

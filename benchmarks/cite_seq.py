@@ -191,7 +191,7 @@ def marker_labels(mdata: md.MuData, truth: np.ndarray) -> dict[str, str]:
 
 
 def separation(mdata: md.MuData, truth: np.ndarray) -> dict[str, dict[str, float]]:
-    """AUROC of each antibody's centred log-ratio for each label against the rest."""
+    """AUROC of each antibody's centered log-ratio for each label against the rest."""
     protein = mdata["protein"]
     values = protein.X.toarray() if sp.issparse(protein.X) else np.asarray(protein.X)
     logs = np.log1p(values)

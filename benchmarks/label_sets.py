@@ -1,4 +1,4 @@
-"""Do label sets hold the true label in another batch, and what do a few labelled cells restore?"""
+"""Do label sets hold the true label in another batch, and what do a few labeled cells restore?"""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def report(result: dict[str, Any]) -> str:
     head = [
         "reference → query",
         "no cell, default",
-        "no cell labelled",
+        "no cell labeled",
         *(f"{n} cells" for n in N_LABELED[1:]),
         "labels in a set",
         "empty sets",
@@ -153,7 +153,7 @@ def report(result: dict[str, Any]) -> str:
         "whose labels are known; the others are scored. Share of sets that hold the true label, for a coverage of",
         f"{level} asked of `predict_set` with `allow_empty=True`: mean and standard deviation of {n_seeds} seeds",
         f"with {n_draws} draws each. By default the best label takes the place of an empty set. The size of the",
-        "sets and the share of empty ones are with most labelled cells.",
+        "sets and the share of empty ones are with most labeled cells.",
         "",
         *table(head, rows),
         "",

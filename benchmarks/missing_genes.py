@@ -41,7 +41,7 @@ def halves(adata: AnnData) -> Split:
 
 
 def of_counts(split: Split) -> Split:
-    """The same split with counts, which are normalised over the genes of the query."""
+    """The same split with counts, which are normalized over the genes of the query."""
     for adata in split:
         adata.X = adata.layers[COUNTS].copy()
     return split

@@ -55,11 +55,11 @@ def report(result: dict[str, Any]) -> str:
         "to another batch. Some cells of the type have a label, half of the other cells are seen without their",
         f"labels, and the rest are scored. Means over types and {len(result['seeds'])} seeds, ± standard",
         "deviation: recall of the new type, and change of the old types' macro-F1 in points, by the number of",
-        "labelled cells.",
+        "labeled cells.",
         "",
         *_sizes(tosica_runs),
         "",
-        f"Others with {SIZES[0]} labelled cells. Macro-F1 is that of the old types.",
+        f"Others with {SIZES[0]} labeled cells. Macro-F1 is that of the old types.",
         "",
         *_comparison(
             runs[(runs["labeled"] == SIZES[0]) & (runs["method"] != "tosica")]

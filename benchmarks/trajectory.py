@@ -112,7 +112,7 @@ def mean_stage(probabilities: pd.DataFrame) -> np.ndarray:
 
 
 def logistic(reference: AnnData, query: AnnData) -> pd.DataFrame:
-    """Probabilities of a logistic regression on standardised genes."""
+    """Probabilities of a logistic regression on standardized genes."""
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
     model.fit(reference.X.toarray(), reference.obs["stage"].astype(str))
     return pd.DataFrame(model.predict_proba(query.X.toarray()), columns=model.classes_)

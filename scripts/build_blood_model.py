@@ -2,7 +2,7 @@
 
 ``python scripts/build_blood_model.py DATA`` reads four public studies in the folder ``DATA``
 (``sorted_blood.h5ad``, ``pbmc3k.h5ad``, ``cite_pbmc.h5mu``, ``kang_pbmc.h5ad`` and its two
-``unlabelled`` files) and writes ``src/tosica/bundled/blood``. Two runs on one machine write the same bytes.
+``unlabeled`` files) and writes ``src/tosica/bundled/blood``. Two runs on one machine write the same bytes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Run the tutorials and keep their outputs in the notebooks, with pictures of few colours.
+"""Run the tutorials and keep their outputs in the notebooks, with pictures of few colors.
 
-Figures have flat colours, so that a palette of 256 shows the same in less than half of the bytes.
+Figures have flat colors, so that a palette of 256 shows the same in less than half of the bytes.
 Needs the dependency group `docs`; run it from the root of the repository:
 
     python scripts/run_tutorials.py tutorials/pbmc.ipynb tutorials/condition.ipynb
@@ -105,7 +105,7 @@ def shrink_base64(picture: str) -> str:
 
 
 def shrink(png: bytes) -> bytes:
-    """A PNG on white with at most 256 colours."""
+    """A PNG on white with at most 256 colors."""
     picture = Image.open(io.BytesIO(png)).convert("RGBA")
     white = Image.new("RGBA", picture.size, "white")
     opaque = Image.alpha_composite(white, picture).convert("RGB")

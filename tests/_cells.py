@@ -43,7 +43,7 @@ def _fit(model, **train):
 
 @cache
 def split_pbmc():
-    """525 log-normalised cells × 765 genes with a mask of 30 gene sets, and the 175 others."""
+    """525 log-normalized cells × 765 genes with a mask of 30 gene sets, and the 175 others."""
     adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
     tosica.pp.build_mask(adata, max_gene_sets=30)
     is_query = np.zeros(adata.n_obs, dtype=bool)

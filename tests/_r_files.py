@@ -32,7 +32,7 @@ class R:
 
 
 def write(path, value):
-    """Serialise as saveRDS does."""
+    """Serialize as saveRDS does."""
     with gzip.open(path, "wb", compresslevel=1) as file:
         file.write(b"X\n" + struct.pack(">3i", 2, 0x40202, 0x20300))
         _write(file, value)
@@ -40,7 +40,7 @@ def write(path, value):
 
 
 def write_rda(path, **objects):
-    """Serialise as save does: the attributes of a value are stored like the objects of a file."""
+    """Serialize as save does: the attributes of a value are stored like the objects of a file."""
     with gzip.open(path, "wb", compresslevel=1) as file:
         file.write(b"RDX2\nX\n" + struct.pack(">3i", 2, 0x40202, 0x20300))
         _write_pairs(file, objects)

@@ -17,7 +17,7 @@ FORMATS = {
 each_format = pytest.mark.parametrize("format_", FORMATS.values(), ids=FORMATS)
 
 
-def normalised(counts, target_sum=1e4, log=True):
+def normalized(counts, target_sum=1e4, log=True):
     """As ``sc.pp.normalize_total`` and ``sc.pp.log1p`` do, but empty cells pass in silence."""
     total = counts.sum(1, keepdims=True)
     target = np.median(total[total > 0]) if target_sum is None else target_sum

@@ -62,6 +62,33 @@ def test_american_spelling_in_identifiers():
     assert names == set()
 
 
+# Names that others gave: an attribute of older versions and one of HTML, a label, a file; and a
+# column of `tosica.gs.collections` with its text.
+OTHER_NAMES = {
+    "mislabelled_indices",
+    "labelledby",
+    "unlabelled",
+    "kang_ctrl_unlabelled",
+    "licence",
+    "licences",
+    "Licence",
+}
+
+
+def test_american_spelling_in_pages_and_messages():
+    paths = [ROOT / "README.md", ROOT / "CHANGELOG.md", *SOURCE.rglob("*.py")]
+    paths += [
+        path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts
+    ]
+    words = {
+        (relative(path), word)
+        for path in paths
+        for word in re.findall(r"[A-Za-z_]+", path.read_text(encoding="utf-8"))
+        if is_british(word) and word not in OTHER_NAMES
+    }
+    assert words == set()
+
+
 # --------------------------------------------------------------------------- docstrings
 
 RIDDLES = re.compile(r"\b(?:of|by) which\b|\bby what\b|\bwhom\b")

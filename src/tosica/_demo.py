@@ -77,7 +77,7 @@ def run_demo(out: Path, *, seed: int = 0) -> tuple[pd.DataFrame, str]:
 
 def _split(seed: int) -> tuple[AnnData, AnnData]:
     """Split the 700 cells into a reference and a query."""
-    # X of this dataset is scaled; .raw is log-normalised, as the model wants it.
+    # X of this dataset is scaled; .raw is log-normalized, as the model wants it.
     scaled = sc.datasets.pbmc68k_reduced()
     adata = scaled.raw.to_adata()
     adata.uns[f"{_LABELS}_colors"] = scaled.uns[f"{_LABELS}_colors"]

@@ -381,7 +381,7 @@ def _other_keys(adata: AnnData) -> str:
 # --------------------------------------------------------------------------- colors
 
 
-# The palette of Okabe and Ito, whose colors can be told apart with any kind of colour vision.
+# The palette of Okabe and Ito, whose colors can be told apart with any kind of color vision.
 BLUE = "#0072b2"
 ORANGE = "#d55e00"
 GREEN = "#009e73"
@@ -411,7 +411,7 @@ def default_palette(n_colors: int) -> list[str]:
 
 
 def group_colors(adata: AnnOrMuData, groupby: str | None) -> dict[str, str]:
-    """Colour of each group in the AnnData, or else in scanpy's palette.
+    """Color of each group in the AnnData, or else in scanpy's palette.
 
     Groups of a column that is gone are gray. ``adata`` is not changed, even where scanpy would
     write its palette to it.
@@ -429,7 +429,7 @@ def group_colors(adata: AnnOrMuData, groupby: str | None) -> dict[str, str]:
         return defaultdict(lambda: GRAY)
     column = adata.obs[groupby]
     if isinstance(column.dtype, pd.CategoricalDtype):
-        # The list of colours includes those of unused categories.
+        # The list of colors includes those of unused categories.
         names = [str(name) for name in column.cat.categories]
     else:
         names = list(read_groups(adata, groupby).categories)

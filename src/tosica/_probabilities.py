@@ -120,7 +120,7 @@ def conformal_threshold(held_out: ArrayLike, coverage: float) -> float:
         needed = math.ceil(round(1 / (1 - coverage), 9)) - 1
         raise ValueError(
             f"coverage={coverage} cannot be promised with {len(scores)} cells to calibrate by: that takes {needed}; "
-            "lower coverage, hold out more cells by a smaller train_size, or recalibrate by more labelled cells."
+            "lower coverage, hold out more cells by a smaller train_size, or recalibrate by more labeled cells."
         )
     return float(scores[rank - 1])
 

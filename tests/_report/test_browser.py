@@ -239,7 +239,7 @@ def test_pointer_filters_and_search(query, browse):
     assert browser.run(
         "document.querySelector('#found th[scope=row]').textContent"
     ) == ("<i>cell59</i>")
-    browser.run("""{const by = document.getElementById('colour-by');
+    browser.run("""{const by = document.getElementById('color-by');
                     by.value = 'sample'; by.dispatchEvent(new Event('change'))}""")
     browser.wait(
         "Bokeh.documents[0].roots()[0].renderers[0].glyph.fill_color.field === 'sample'"
@@ -289,7 +289,7 @@ def test_the_keyboard_reaches_every_control(query, toy_model, browse):
         )
     assert reached[0] == "a"
     controls = [
-        "colour-by",
+        "color-by",
         "least",
         "name-labels",
         "all-labels",

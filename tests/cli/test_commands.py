@@ -791,7 +791,7 @@ def test_info_of_cells(ending, run, toy_query, toy_model, tmp_path, write):
     info = json.loads(run("info", path, "--json").out)
     assert (info["n_cells"], info["n_genes"]) == (60, 30)
     assert info["genes"] == ["G0", "G1", "G2", "G3", "G4"]
-    assert info["X"].startswith("neither counts nor log-normalised: ")
+    assert info["X"].startswith("neither counts nor log-normalized: ")
     assert info["layers"] == {"counts": "counts"}
     assert info["raw"] is None
     assert info["annotations"]["tosica"]["model"] == toy_model.fingerprint

@@ -59,7 +59,7 @@ def together(adata, scale=COUNTS, genes=GENES, **kwargs):
 
 
 def normalized(counts):
-    """Counts per 10 000, log-normalised."""
+    """Counts per 10 000, log-normalized."""
     return LogNormalization().normalize_block(counts)
 
 

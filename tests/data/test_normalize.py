@@ -1,4 +1,4 @@
-"""Library-size normalisation, against scanpy's."""
+"""Library-size normalization, against scanpy's."""
 
 import anndata as ad
 import numpy as np

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import scanpy as sc
 import scipy.sparse as sp
-from _scaled import each_format, half, normalised, reads, rows, sequenced, shares
+from _scaled import each_format, half, normalized, reads, rows, sequenced, shares
 from numpy.testing import assert_allclose, assert_array_equal
 
 import tosica
@@ -35,14 +35,14 @@ def test_target_sum_is_recovered(counts, format_, target_sum):
         if target_sum is None
         else target_sum
     )
-    kind, total, over, *_ = fit_scale(rows(format_(normalised(counts, target_sum))))
+    kind, total, over, *_ = fit_scale(rows(format_(normalized(counts, target_sum))))
     assert (kind, over) == ("log1p", "genes")
     assert total == pytest.approx(expected, rel=1e-5)
 
 
 @each_format
 def test_genes_that_were_left_out(counts, format_):
-    matrix = normalised(counts)[:, :15]
+    matrix = normalized(counts)[:, :15]
     totals = np.expm1(matrix.astype(np.float64)).sum(1)
     low, median, high = np.quantile(totals[totals > 0], [0.01, 0.5, 0.99])
     scale = fit_scale(rows(format_(matrix)))
@@ -54,7 +54,7 @@ def test_genes_that_were_left_out(counts, format_):
 def test_cells_that_were_not_sampled(counts_first):
     counts = sequenced(2000, 60)
     of_most, of_cell_37 = (
-        (counts, normalised(counts)) if counts_first else (normalised(counts), counts)
+        (counts, normalized(counts)) if counts_first else (normalized(counts), counts)
     )
     x = np.where(np.arange(2000)[:, None] == 37, of_most, of_cell_37)
     with pytest.raises(ValueError, match=r"all cells \(see cell 37\)"):
@@ -71,7 +71,7 @@ def reference(x, **attributes):
 @pytest.mark.parametrize("source", ["raw", "raw counts", "total_counts", "nCount_RNA"])
 def test_total_from_before_genes_were_left_out(total, source, tmp_path):
     counts = sequenced()
-    complete = reference(normalised(counts, total))
+    complete = reference(normalized(counts, total))
     adata = complete[:, 50:150].copy()
     if source.startswith("raw"):
         adata.raw = complete if source == "raw" else reference(sp.csr_matrix(counts))
@@ -113,7 +113,7 @@ UNBELIEVABLE = {
 
 @pytest.mark.parametrize("name", UNBELIEVABLE)
 def test_what_does_not_tell_the_total(name):
-    adata = reference(normalised(sequenced()))[:, 50:150].copy()
+    adata = reference(normalized(sequenced()))[:, 50:150].copy()
     UNBELIEVABLE[name](adata)
     assert fit_scale(CellMatrix(adata)).over == "median"
 
@@ -166,7 +166,7 @@ def over_genes(of_genes, genes=slice(None), total=1e4):
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
 @pytest.mark.parametrize("name", WRONG)
-def test_another_scale_is_recognised(name, form, warning_text):
+def test_another_scale_is_recognized(name, form, warning_text):
     actual = aligned(form(WRONG[name].astype(np.float32)))
     assert_allclose(actual, RIGHT, rtol=2e-4, atol=2e-4)
     assert (
@@ -235,7 +235,7 @@ def test_each_cell_is_scaled_by_itself():
         (WRONG["1e6"], Scale("log1p", 1e6, "genes")),
         # Nobody knows what the reference was scaled to.
         (WRONG["1e6"], Scale("log1p", 1e4, "matrix")),
-        # Genes were left out after the normalisation.
+        # Genes were left out after the normalization.
         (RIGHT[:, :50], SCALE),
         (RIGHT[:4, :50], SCALE),
         # A few cells more or less shallow are no other scale.
@@ -284,14 +284,14 @@ def test_a_scale_that_cannot_be_told_is_warned_of_unless_plausible(recwarn):
 
 def test_cells_on_two_scales_that_were_not_looked_at():
     counts = np.random.default_rng(0).poisson(2.0, (3000, 60)) + 0.0
-    x = normalised(counts)
-    x[37] = normalised(counts, 1e6)[37]
+    x = normalized(counts)
+    x[37] = normalized(counts, 1e6)[37]
     with pytest.raises(ValueError, match=r"all cells \(see cell 37\)"):
         aligned(x)
     # All cells are rescaled, each by itself.
-    x = normalised(counts, 1e6)
-    x[37] = normalised(counts)[37]
-    assert_allclose(aligned(x), normalised(counts), rtol=1e-4, atol=1e-4)
+    x = normalized(counts, 1e6)
+    x[37] = normalized(counts)[37]
+    assert_allclose(aligned(x), normalized(counts), rtol=1e-4, atol=1e-4)
 
 
 def test_cells_without_expression_stay_so():
@@ -316,9 +316,9 @@ def test_a_model_of_any_scale_annotates_queries_of_any_scale(train):
     counts = np.random.default_rng(0).poisson(rates) + 0.0
     matrices = {
         "counts": counts,
-        "log1p of 1e6": normalised(counts, 1e6),
+        "log1p of 1e6": normalized(counts, 1e6),
         "per million": 1e6 * shares(counts),
-        "log1p": normalised(counts),
+        "log1p": normalized(counts),
     }
 
     def cells(x):

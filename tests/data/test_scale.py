@@ -13,7 +13,7 @@ from _scaled import (
     REFUSED,
     TAKEN,
     each_format,
-    normalised,
+    normalized,
     rows,
     sequenced,
     shares,
@@ -30,7 +30,7 @@ from tosica.data import (
 from tosica.data._reference_scale import fit_scale
 
 COUNTS, RNG = sequenced(), np.random.default_rng(0)
-REFUSAL = r"^adata\.X holds values that are neither counts nor log-normalised .*: give counts "
+REFUSAL = r"^adata\.X holds values that are neither counts nor log-normalized .*: give counts "
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
@@ -126,7 +126,7 @@ def test_counts(counts, format_, dtype):
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_precision(counts, dtype):
-    assert detect_values(normalised(counts).astype(dtype), "adata.X") == "log1p"
+    assert detect_values(normalized(counts).astype(dtype), "adata.X") == "log1p"
 
 
 def test_cells_and_values_without_expression():
@@ -146,7 +146,7 @@ def test_cells_and_values_without_expression():
 def test_the_first_cell_with_a_wrong_value_is_named(
     counts, format_, value, description
 ):
-    matrix = normalised(counts)
+    matrix = normalized(counts)
     matrix[[11, 31], [2, 5]] = value
     with pytest.raises(
         ValueError, match=rf"^adata\.X holds {description} \(first in cell 11\)"
@@ -159,7 +159,7 @@ def test_the_first_cell_with_a_wrong_value_is_named(
 
 
 def test_a_few_whole_numbers_among_logarithms_are_chance(counts):
-    matrix = normalised(counts)
+    matrix = normalized(counts)
     matrix[20:40] = 0
     matrix[20:30, 4], matrix[25:30, 9] = 1, 2
     for form in (np.asarray, sp.csr_matrix):
@@ -192,12 +192,12 @@ def test_where_unscaled_expression_is(counts, tmp_path):
     )
     adata.raw = adata.copy()
     assert describe_unscaled(adata) == NOWHERE
-    adata.raw = ad.AnnData(sp.csr_matrix(normalised(counts)), obs=adata.obs)
+    adata.raw = ad.AnnData(sp.csr_matrix(normalized(counts)), obs=adata.obs)
     adata.layers["counts"] = sp.csc_matrix(counts)
     sentence = f"Unscaled expression is in {IN_RAW} and in {IN_LAYER}"
     assert describe_unscaled(adata[::-1][:, :30]) == sentence
     with pytest.raises(
-        ValueError, match=rf"log-normalised expression\. {re.escape(sentence)}$"
+        ValueError, match=rf"log-normalized expression\. {re.escape(sentence)}$"
     ):
         detect(CellMatrix(adata))
     adata.write_h5ad(tmp_path / "a.h5ad")

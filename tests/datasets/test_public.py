@@ -104,7 +104,7 @@ def test_reads_the_users_folder(name, shared, monkeypatch):
     monkeypatch.setenv("TOSICA_DATA", str(shared))
     data = getattr(tosica.datasets, name)()
     assert data.shape == SHAPES[name]
-    # The file of the unlabelled cells has a column that says nothing of them.
+    # The file of the unlabeled cells has a column that says nothing of them.
     n_columns = {"kang": 3, "kang_unlabeled": 0, "dc_progenitors": 1, "cite_pbmc": 1}
     assert len(data.obs.columns) == n_columns[name]
     assert getattr(tosica.datasets, name)() is not data

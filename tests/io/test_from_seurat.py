@@ -65,11 +65,11 @@ def test_as_good_as_reading_the_file(shared, tmp_path, name, caplog, contents):
 def test_no_unscaled_matrix():
     adata = sc.datasets.pbmc68k_reduced()
     adata.raw = None
-    with pytest.raises(ValueError, match="neither counts nor log-normalised values"):
+    with pytest.raises(ValueError, match="neither counts nor log-normalized values"):
         tosica.io.from_seurat(adata)
 
 
-# ------------------------------------------------------------------------------- recognised
+# ------------------------------------------------------------------------------- recognized
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def converted():
     return ad.AnnData(adata.X.copy(), obs=obs, var=adata.var[[]])
 
 
-def test_scaled_expression_of_a_converted_object_is_recognised(converted):
+def test_scaled_expression_of_a_converted_object_is_recognized(converted):
     tosica.pp.build_mask(converted)
     advice = "read its file with tosica.io.read_seurat, or repair it with tosica.io.from_seurat"
     with pytest.raises(ValueError, match=re.escape(advice)):
@@ -103,7 +103,7 @@ def test_scaled_expression_of_other_objects_is_not(converted):
     assert "seurat" not in str(caught.value)
 
 
-def test_codes_as_labels_are_recognised(converted):
+def test_codes_as_labels_are_recognized(converted):
     converted.X = sc.datasets.pbmc68k_reduced().raw[:, converted.var_names].X
     tosica.pp.build_mask(converted)
     sentence = "adata.obs['cluster_id'] holds numbers from 0 on, which may be codes of a factor"
@@ -114,7 +114,7 @@ def test_codes_as_labels_are_recognised(converted):
 
 
 @pytest.mark.slow
-def test_a_query_is_recognised(converted, pbmc_model):
+def test_a_query_is_recognized(converted, pbmc_model):
     with pytest.raises(
         ValueError, match=re.escape("repair it with tosica.io.from_seurat")
     ):

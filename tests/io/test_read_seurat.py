@@ -131,10 +131,10 @@ def test_reductions_and_loadings(shared):
         loads = np.abs(adata.varm["PCs"]).sum(1) > 0
         assert loads.sum() == 800
         # Scores are scaled expression times loadings: of the right genes they correlate.
-        centred = adata.X.toarray() - adata.X.toarray().mean(0)
-        spread = centred.std(0)
+        centered = adata.X.toarray() - adata.X.toarray().mean(0)
+        spread = centered.std(0)
         scaled = np.clip(
-            np.divide(centred, spread, where=spread > 0, out=centred), None, 10
+            np.divide(centered, spread, where=spread > 0, out=centered), None, 10
         )
         score = scaled @ adata.varm["PCs"][:, 0]
         assert abs(np.corrcoef(score, adata.obsm["X_pca"][:, 0])[0, 1]) > 0.999
@@ -306,7 +306,7 @@ def test_what_an_object_has_besides_is_logged(tmp_path, counts, caplog):
     assert "images and the positions of spots were left out" in caplog.text
 
 
-def test_without_data_x_is_normalised_here(tmp_path, counts):
+def test_without_data_x_is_normalized_here(tmp_path, counts):
     adata = tosica.io.read_seurat(plain(tmp_path, counts))
     dense = counts.toarray()
     expected = np.log1p(dense / dense.sum(1, keepdims=True) * 1e4)
@@ -336,7 +336,7 @@ def many_counts():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("column", ["nCount_RNA", "depth"])
 def test_counts_come_back_from_logarithms(tmp_path, many_counts, dtype, column, caplog):
-    # As in an object that was cut down to some genes after it had been normalised.
+    # As in an object that was cut down to some genes after it had been normalized.
     total = many_counts.sum(1) + 77
     data = np.log1p(many_counts / total[:, None] * 1e4).astype(dtype)
     adata = tosica.io.read_seurat(converted(tmp_path, data, {column: total}))
@@ -447,7 +447,7 @@ def other_objects(counts):
     peaks = r.assay(r.sparse(counts, GENES, CELLS), of="ChromatinAssay")
     duplicated = r.assay(r.sparse(counts, ["G0", *GENES[:-1]], CELLS))
     return {
-        "The object has neither counts nor log-normalised values": r.seurat(
+        "The object has neither counts nor log-normalized values": r.seurat(
             table(), RNA=r.assay(r.empty())
         ),
         "The object has neither .* save one of them in R": r.seurat(

@@ -80,7 +80,7 @@ def write_project(
 
 
 def make_query(project, n_obs=40):
-    """Log-normalised cells with the project's genes, normalised over more genes than these."""
+    """Log-normalized cells with the project's genes, normalized over more genes than these."""
     counts = np.random.default_rng(1).poisson(1.5, (n_obs, len(project.genes) + 10))
     x = np.log1p(1e4 * counts / counts.sum(1, keepdims=True))[:, : len(project.genes)]
     adata = AnnData(sp.csr_matrix(x.astype(np.float32)))
@@ -182,7 +182,7 @@ def test_a_loaded_model_describes_itself(project):
     model = load_legacy(project.folder)
     for line in (
         "5 of legacy project (unknown), and 1 unannotated, mixed in each token",
-        "read as log-normalised expression",
+        "read as log-normalized expression",
         "width 8, 4 heads, 2 layers",
     ):
         assert line in repr(model)

@@ -37,7 +37,7 @@ def with_noise(labels, share, seed=0):
 
 @pytest.fixture
 def cells():
-    """Log-normalised cells of three kinds."""
+    """Log-normalized cells of three kinds."""
     adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
     return adata[adata.obs["bulk_labels"].isin(KINDS)].copy()
 
@@ -118,9 +118,9 @@ def test_the_only_cell_of_a_label_is_not_wrong(cells, codes):
 def test_positions_are_those_of_the_cells(cells, codes):
     """In a reference of which only some cells have labels."""
     labels, wrong = with_noise(codes, 0.2)
-    labelled = np.arange(40, cells.n_obs)
+    labeled = np.arange(40, cells.n_obs)
     flagged = find_label_errors(
-        LabeledRows(CellMatrix(cells), labelled, labels[40:], (LOGGED,))
+        LabeledRows(CellMatrix(cells), labeled, labels[40:], (LOGGED,))
     )
     assert_found(flagged, wrong[wrong >= 40])
 

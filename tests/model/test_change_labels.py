@@ -19,7 +19,7 @@ from tosica._probabilities import conformal_threshold
 NEW, UNLABELED = "CD19+ B", "unlabeled"
 # A third of these are plasma cells.
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:The [0-9]+ cells labelled .* look like two types"
+    "ignore:The [0-9]+ cells labeled .* look like two types"
 )
 
 
@@ -234,8 +234,8 @@ def test_cells_of_new_labels_alone_are_warned_of(base, query):
         model.fit_new_labels()
 
 
-def test_labelled_cells_of_two_types_are_warned_of(base, pbmc_ref):
-    """Those labelled as B cells are B and plasma cells, which have clusters of their own."""
+def test_labeled_cells_of_two_types_are_warned_of(base, pbmc_ref):
+    """Those labeled as B cells are B and plasma cells, which have clusters of their own."""
     query = pbmc_ref[pbmc_ref.obs["bulk_labels"].isin([NEW, "CD56+ NK"])].copy()
     is_new = (query.obs["bulk_labels"] == NEW).to_numpy()
     for clusters, n_warnings in ((["4"], 0), (["4", "8"], 1)):
@@ -309,7 +309,7 @@ def true_label_probabilities(soft, labels):
     return np.array([soft.at[cell, label] for cell, label in labels.dropna().items()])
 
 
-def test_label_sets_follow_the_labelled_cells(model, labeled, contents, save_and_load):
+def test_label_sets_follow_the_labeled_cells(model, labeled, contents, save_and_load):
     original, second_model = contents(labeled), copy.deepcopy(model)
     model.recalibrate(labeled, "known")
     assert contents(labeled) == original
@@ -325,7 +325,7 @@ def test_label_sets_follow_the_labelled_cells(model, labeled, contents, save_and
     loaded = save_and_load(model)
     assert loaded.fingerprint == model.fingerprint
     assert loaded.predict_set(labeled, coverage=0.9).equals(sets)
-    # Only labelled cells count.
+    # Only labeled cells count.
     second_model.recalibrate(labeled[is_known].copy(), "known")
     actual, expected = (
         fitted.training_.held_out_probabilities for fitted in (second_model, model)
@@ -359,8 +359,8 @@ def test_labels_that_the_model_lacks_are_left_out_and_named(model, labeled, capl
     labeled.obs["known"] = labels
     model.recalibrate(labeled, "known")
     assert model.training_.held_out_probabilities.shape == (1, n_known - 2)
-    assert "left out cells labelled 'Platelets', which the model lacks" in caplog.text
-    assert f"took {n_known - 2} labelled cells" in caplog.text
+    assert "left out cells labeled 'Platelets', which the model lacks" in caplog.text
+    assert f"took {n_known - 2} labeled cells" in caplog.text
 
 
 def test_sets_are_empty_only_where_this_is_asked_for(model, labeled, caplog):

@@ -320,28 +320,28 @@ def test_the_card_of_a_joint_model(model):
     assert model.training_.held_out_codes.shape == (2, n_held_out)
 
 
-# --------------------------------------------------------------------------- normalisation
+# --------------------------------------------------------------------------- normalization
 
 
-def test_antibodies_normalised_by_clr_are_what_counts_become(model, query, caplog):
+def test_antibodies_normalized_by_clr_are_what_counts_become(model, query, caplog):
     expected = model.predict(query, soft=True)
     query["protein"].X = clr(query["protein"].X)
     actual = model.predict(query, soft=True)
     assert_allclose(actual, expected, atol=1e-5)
-    assert "mdata['protein'].X holds normalised antibodies" in caplog.text
+    assert "mdata['protein'].X holds normalized antibodies" in caplog.text
 
 
-def test_antibodies_normalised_in_another_way(model, mdata, query):
+def test_antibodies_normalized_in_another_way(model, mdata, query):
     counts = query["protein"].X.copy()
     query["protein"].X = np.log1p(counts.toarray())
     with pytest.warns(
-        UserWarning, match="mean in a cell is not zero, so they were not normalised"
+        UserWarning, match="mean in a cell is not zero, so they were not normalized"
     ):
         model.predict(query)
     mdata["protein"].X = np.log1p(mdata["protein"].X.toarray())
     query["protein"].X = counts
     with pytest.raises(
-        ValueError, match="were normalised before: normalise them alike"
+        ValueError, match="were normalized before: normalize them alike"
     ):
         train_cite(mdata, max_epochs=1).predict(query)
 
@@ -433,7 +433,7 @@ def _differ(mdata):
         (
             _spoil("protein", lambda x: x * 7.3),
             ValueError,
-            "neither counts of antibodies nor normalised",
+            "neither counts of antibodies nor normalized",
         ),
         (
             _spoil("rna", lambda x: np.vstack([np.log1p(x[:40]), x[40:]])),

@@ -173,7 +173,7 @@ def test_minibatches_hold_the_cells_they_say(toy, batch_size):
     }
 
 
-def test_unlabelled_cells_are_in_neither_part(toy, train):
+def test_unlabeled_cells_are_in_neither_part(toy, train):
     toy.obs["kind"] = toy.obs["kind"].cat.add_categories("?")
     toy.obs.loc[toy.obs_names[:12], "kind"] = "?"
     # Would ruin the losses if it were seen.
@@ -184,9 +184,9 @@ def test_unlabelled_cells_are_in_neither_part(toy, train):
     assert_array_equal(seen, np.arange(12, 90))
     assert set(model.predict()) <= {"a", "b", "c"}
 
-    labelled = toy[12:].copy()
-    labelled.obs["kind"] = labelled.obs["kind"].cat.remove_unused_categories()
-    alone = train(labelled)
+    labeled = toy[12:].copy()
+    labeled.obs["kind"] = labeled.obs["kind"].cat.remove_unused_categories()
+    alone = train(labeled)
     pd.testing.assert_frame_equal(
         model.history["train_loss"], alone.history["train_loss"]
     )

@@ -236,7 +236,7 @@ def test_training_on_with_the_reference(toy, toy_model, folder, fast_plan):
     assert (model.predict() == toy.obs["kind"].astype(str)).mean() > 0.9
 
 
-def test_other_reference_with_fewer_labels_new_batches_or_unlabelled_cells(
+def test_other_reference_with_fewer_labels_new_batches_or_unlabeled_cells(
     toy, train, folder, tmp_path
 ):
     reference = toy.copy()

@@ -130,7 +130,7 @@ def test_repr_tells_the_facts(pbmc_model):
         f"gene sets: 30 of human_gobp (human), and {len(pbmc_model.gene_sets) - 30} modules\n"
         in text
     )
-    assert "765, read as log-normalised expression" in text
+    assert "765, read as log-normalized expression" in text
     assert "10 (CD4+/CD25 T Reg, " in text
     assert ", …)" in text
     assert "width 16, 4 heads, 2 layers" in text

@@ -383,4 +383,4 @@ def test_held_out_cells_choose_the_share_of_the_network(
     assert (poor == "linear branch") == (
         not model.get_linear_weights().to_numpy().any()
     )
-    assert ("labelled better without the network" in caplog.text) == (poor == "network")
+    assert ("labeled better without the network" in caplog.text) == (poor == "network")

@@ -84,7 +84,7 @@ def test_label_or_unknown(cells):
         cells.obs["tosica_probability"],
         np.array([0.7, 0.4, 0.9, 0.5], dtype=np.float32),
     )
-    # The colour of cells without a label is not mistaken for one.
+    # The color of cells without a label is not mistaken for one.
     write(cells, PROBABILITIES, colors=["#00000b", "#00000a", "#00000c", "#ffffff"])
     assert cells.uns["tosica_prediction_colors"] == ["#00000b", "#00000a", GREY]
     write(cells, PROBABILITIES, cutoff=0.0)

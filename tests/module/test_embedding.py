@@ -106,10 +106,10 @@ def started(
 
 def label_scores(embedding, scores, x):
     """Score of each label through each token, less the labels' mean: (labels, cells, tokens)."""
-    centred = scores - scores.mean(0)
+    centered = scores - scores.mean(0)
     above = (x - x.mean(0))[:, embedding.genes]
     token_scores = [
-        above[:, pairs] @ centred[:, pairs].T for pairs in pairs_of_tokens(embedding)
+        above[:, pairs] @ centered[:, pairs].T for pairs in pairs_of_tokens(embedding)
     ]
     return torch.stack(token_scores).permute(2, 1, 0)
 

@@ -1,4 +1,4 @@
-"""Colour maps of heatmaps look as those of seaborn, which need not be installed."""
+"""Color maps of heatmaps look as those of seaborn, which need not be installed."""
 
 import matplotlib
 import numpy as np

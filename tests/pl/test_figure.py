@@ -1,4 +1,4 @@
-"""Figures: shown, saved and returned as asked for; their size, colours and names."""
+"""Figures: shown, saved and returned as asked for; their size, colors and names."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -90,11 +90,11 @@ def test_colors_are_those_of_the_anndata():
         ["none", "G1", "G2M", "S"]
     )
     adata.uns["phase_colors"] = np.array(["#111111", "red", "#00ff00", "#0000ff"])
-    # Unused categories do not shift the colours.
+    # Unused categories do not shift the colors.
     expected = {"none": "#111111", "G1": "#ff0000", "G2M": "#00ff00", "S": "#0000ff"}
     assert group_colors(adata, "phase") == expected
     adata.obs["number"] = 10 - np.arange(adata.n_obs) % 2
-    for stored in (["#111111"], ["not a colour"] * 2):
+    for stored in (["#111111"], ["not a color"] * 2):
         adata.uns["number_colors"] = stored
         assert group_colors(adata, "number") == dict(
             zip(("9", "10"), sc.pl.palettes.default_20[:2], strict=True)

@@ -24,7 +24,7 @@ def _batch(model, query):
 
 
 def _scores(model, x, measured=None):
-    """Centred logits, without the code that is tested."""
+    """Centered logits, without the code that is tested."""
     with torch.no_grad():
         logits = model.module.annotate(x, attention=False, measured=measured).logits
     return logits - logits.mean(1, keepdim=True)
@@ -35,7 +35,7 @@ def _by_hand(model, query, codes, n_steps=EXACT):
     module, batch = model.module, _batch(model, query)
     start = module.baseline
     weights = model.get_linear_weights()
-    centred = torch.tensor(
+    centered = torch.tensor(
         (weights.sub(weights.mean(axis=1), axis=0)).to_numpy(), dtype=torch.float32
     )
     nodes, shares = np.polynomial.legendre.leggauss(n_steps)
@@ -49,7 +49,7 @@ def _by_hand(model, query, codes, n_steps=EXACT):
             logits = module.head(module.encoder(module.embedding(point))[0])[0]
             (gradient,) = torch.autograd.grad(logits[code] - logits.mean(), point)
             slope += float(share) / 2 * gradient[0]
-        rows.append((x - start) * (slope + centred[:, code]))
+        rows.append((x - start) * (slope + centered[:, code]))
     return torch.stack(rows).numpy()
 
 

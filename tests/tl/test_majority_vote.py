@@ -63,7 +63,7 @@ def test_categories_are_those_that_occur_in_the_models_order():
     assert not votes.cat.ordered
 
 
-def test_colours_are_those_of_the_prediction():
+def test_colors_are_those_of_the_prediction():
     adata = annotated_pbmc()
     categories = adata.obs["tosica_prediction"].cat.categories
     of_prediction = dict(

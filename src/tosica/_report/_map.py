@@ -1,4 +1,4 @@
-"""The map of the cells: positions, colours, and the plot that Bokeh draws in the browser."""
+"""The map of the cells: positions, colors, and the plot that Bokeh draws in the browser."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _FINEST = 65_535
 _PARTS = 10_000
 # Beyond this many labels, their names on the map would hide it.
 MAX_NAMED = 40
-# Scores of novelty that the colours span.
+# Scores of novelty that the colors span.
 NOVELTY_RANGE = (-2.0, 5.0)
 # From certain or familiar to doubtful or new: seen on white and on black, and darker or stronger
-# where one has to look, for any kind of colour vision.
+# where one has to look, for any kind of color vision.
 RAMP = ("#b9c4ce", "#e39a5b", "#a8002a")
 
 
@@ -131,7 +131,7 @@ def draw_map(
     names
         Name of each cell, ``(n_obs,)``.
     colors
-        Colour of each label.
+        Color of each label.
 
     Returns
     -------
@@ -186,7 +186,7 @@ def _plot(
         nonselection_fill_alpha=0.75,
         name="points",
     )
-    # Around the cell that is searched for, seen on any colour.
+    # Around the cell that is searched for, seen on any color.
     rings = make.ColumnDataSource({"x": [], "y": []}, name="rings")
     for size, color in ((18, "black"), (14, "white")):
         plot.scatter(
@@ -284,7 +284,7 @@ def _columns(cells: Cells, positions: Positions) -> dict[str, IntArray]:
 
 
 def group_palette(cells: Cells, colors: list[str], name: str) -> list[str]:
-    """Colors of samples or of known labels; a known label has the colour of the same label."""
+    """Colors of samples or of known labels; a known label has the color of the same label."""
     groups = cells.samples if name == "sample" else cells.known
     assert groups is not None
     palette = default_palette(len(groups.categories))
@@ -298,7 +298,7 @@ def group_palette(cells: Cells, colors: list[str], name: str) -> list[str]:
 
 
 def _color_mappers(cells: Cells, colors: list[str]) -> dict[str, dict[str, Any]]:
-    """Arguments of the colour mapper of each column that the map can be coloured by."""
+    """Arguments of the color mapper of each column that the map can be colored by."""
     colormap = LinearSegmentedColormap.from_list("ramp", RAMP)
     ramp = [to_hex(color) for color in colormap(np.linspace(0, 1, 256))]
 

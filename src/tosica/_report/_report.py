@@ -248,7 +248,7 @@ def label_facts(cells: Cells, colors: list[str]) -> list[dict[str, Any]]:
     cells
         The annotation.
     colors
-        Colour of each label.
+        Color of each label.
     """
 
     def position(code: int) -> tuple[bool, int, int]:
@@ -402,7 +402,7 @@ def map_facts(
     labels
         What :func:`label_facts` returns.
     colors
-        Colour of each label.
+        Color of each label.
     """
     n_on_map = np.bincount(cells.codes[positions.rows], minlength=len(cells.labels))
     keys = []

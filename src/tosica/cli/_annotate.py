@@ -189,7 +189,7 @@ def annotate(
     part has, about a sample of them.
 
     QUERY is an .h5ad, .zarr or .loom file, a 10x .h5 file or folder, .rds or .h5Seurat, or a
-    container: a MuData (.h5mu, .zarr), of which the modality with the model's genes is labelled, or
+    container: a MuData (.h5mu, .zarr), of which the modality with the model's genes is labeled, or
     all of them by a model of several, or a SpatialData store. An output of the container's format
     has all of it, with the labels inside; --overwrite and the query as output label a store in its
     place.
@@ -298,7 +298,7 @@ class _Annotation:
         self.model = model
         self.selection = selection
         self.min_genes = min_genes
-        # A MuData is labelled as a whole by a model of several modalities.
+        # A MuData is labeled as a whole by a model of several modalities.
         self.modalities = find_modalities(query, model, selection)
         self.reads_whole = (
             kind_of(query) not in ON_DISK
@@ -516,7 +516,7 @@ def _add_neighbors(adata: AnnOrMuData, use_rep: str) -> None:
     from anndata import AnnData
 
     logger.info(
-        "annotate: the cells have no graph of neighbours to cluster, so one was made "
+        "annotate: the cells have no graph of neighbors to cluster, so one was made "
         "of obsm[%r]; --over-clustering names clusters of your own",
         use_rep,
     )

@@ -140,7 +140,7 @@ def _scale(adata: AnnData, **matrix: Any) -> str | None:
         rows = CellMatrix(adata, **matrix)
         return detect_values(rows.take(sample_positions(rows.n_obs)), rows.where)
     except (TypeError, ValueError) as error:
-        return f"neither counts nor log-normalised: {error}"
+        return f"neither counts nor log-normalized: {error}"
 
 
 def _lines(summary: Mapping[str, Any], indent: str = "") -> list[str]:

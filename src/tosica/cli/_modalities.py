@@ -88,7 +88,7 @@ def read_modalities(path: str) -> MuData:
 
 
 def is_annotated_as_a_whole(path: str, key: str, selection: Mapping[str, Any]) -> bool:
-    """Whether a MuData was labelled by several of its modalities.
+    """Whether a MuData was labeled by several of its modalities.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def write_modalities(mdata: MuData, path: Path) -> None:
 
 
 def say_modalities(names: list[str], group: str) -> str:
-    """Say which cells of a container were labelled, as the end of a sentence; empty if it is none."""
+    """Say which cells of a container were labeled, as the end of a sentence; empty if it is none."""
     if names:
         return f" by {listed([repr(name) for name in names])}"
     folder, _, name = group.rpartition("/")

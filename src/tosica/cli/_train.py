@@ -57,7 +57,7 @@ _DEFAULT = "gobp"
     "--for",
     "query",
     metavar="QUERY",
-    help="Cells to be labelled, as of a panel: train on the genes of both.",
+    help="Cells to be labeled, as of a panel: train on the genes of both.",
 )
 @click.option(
     "--unlabeled-category", help="Value of that column in cells without a label."

@@ -252,7 +252,7 @@ class CellMatrix:
             return self._read(positions)[back]
         if not len(positions):
             return self._read(slice(0, 0))
-        # A group has neighbours within _GAP, and spans at most BLOCK cells.
+        # A group has neighbors within _GAP, and spans at most BLOCK cells.
         groups = []
         for group in np.split(positions, np.flatnonzero(np.diff(positions) > _GAP) + 1):
             n_blocks = (group - group[0]) // BLOCK

@@ -47,7 +47,7 @@ class AntibodyScale(NamedTuple):
     """How a reference's antibodies were scaled, so that a query can be scaled alike.
 
     ``kind`` is what the reference's matrix holds. ``centered`` says whether each cell's values have
-    a mean of zero once they are normalized, as the centred log-ratio of a cell leaves them.
+    a mean of zero once they are normalized, as the centered log-ratio of a cell leaves them.
     """
 
     kind: AntibodyValues
@@ -146,7 +146,7 @@ class ModalityKind(ABC, Generic[S]):
         """Say what the matrix holds and what the model makes of it."""
         normalization = self.normalization(scale)
         if normalization is None:
-            return f"{self.describe(scale)}; used without further normalisation"
+            return f"{self.describe(scale)}; used without further normalization"
         return f"{self.describe(scale)}; taken as {normalization}"
 
 
@@ -154,7 +154,7 @@ class ModalityKind(ABC, Generic[S]):
 
 
 class LogNormalizedKind(ModalityKind[Scale]):
-    """A matrix of genes: counts, or log-normalised values."""
+    """A matrix of genes: counts, or log-normalized values."""
 
     scale_type = Scale
     #: What the values are called in messages.
@@ -164,10 +164,10 @@ class LogNormalizedKind(ModalityKind[Scale]):
 
     def __init_subclass__(cls) -> None:
         """Name the values on each scale."""
-        cls.values = {"counts": cls.counts, "log1p": f"log-normalised {cls.noun}"}
+        cls.values = {"counts": cls.counts, "log1p": f"log-normalized {cls.noun}"}
 
     def detect_scale(self, matrix: CellMatrix) -> Scale:
-        """Tell counts from log-normalised values, and find their total."""
+        """Tell counts from log-normalized values, and find their total."""
         return fit_scale(matrix)
 
     def merge_scale(self, saved: Scale, detected: Scale) -> Scale:
@@ -223,7 +223,7 @@ class LogNormalizedKind(ModalityKind[Scale]):
 
 
 class RNA(LogNormalizedKind):
-    """Expression: counts, or log-normalised."""
+    """Expression: counts, or log-normalized."""
 
     role = "rna"
     noun = "expression"
@@ -233,7 +233,7 @@ class RNA(LogNormalizedKind):
 
 
 class GeneActivity(LogNormalizedKind):
-    """Fragments of ATAC-seq counted over each gene: counts, or log-normalised."""
+    """Fragments of ATAC-seq counted over each gene: counts, or log-normalized."""
 
     role = "atac"
     noun = "gene activity"
@@ -263,12 +263,12 @@ class Antibodies(ModalityKind[AntibodyScale]):
     has_gene_sets = False
     values: ClassVar[Mapping[str, str]] = {
         "counts": "counts of antibodies",
-        "normalized": "normalised antibodies",
+        "normalized": "normalized antibodies",
     }
     mismatch_advice = "is it another panel?"
 
     def detect_scale(self, matrix: CellMatrix) -> AntibodyScale:
-        """Tell counts from normalized antibodies, and whether these are centred."""
+        """Tell counts from normalized antibodies, and whether these are centered."""
         kind: AntibodyValues | None = None
         means = _CellMeans()
         for _, block, kind in _antibody_blocks(matrix, BLOCK):
@@ -281,7 +281,7 @@ class Antibodies(ModalityKind[AntibodyScale]):
         return AntibodyScale("normalized", means.are_zero())
 
     def normalization(self, scale: AntibodyScale) -> CenteredLogRatio | None:
-        """Take the centred log-ratio of counts."""
+        """Take the centered log-ratio of counts."""
         return CenteredLogRatio() if scale.kind == "counts" else None
 
     def read_query(
@@ -313,7 +313,7 @@ class Antibodies(ModalityKind[AntibodyScale]):
                 is_logged = True
             if kind == "counts" and not scale.centered:
                 raise ValueError(
-                    f"{where} holds counts, but the model's antibodies were normalised before: normalise them alike."
+                    f"{where} holds counts, but the model's antibodies were normalized before: normalize them alike."
                 )
             values = block.astype(np.float32)
             if kind == "normalized":
@@ -323,8 +323,8 @@ class Antibodies(ModalityKind[AntibodyScale]):
             yield offset, values
         if kind == "normalized" and scale.centered and not means.are_zero():
             warn_user(
-                f"{where} holds normalised antibodies whose mean in a cell is not zero, so they were not normalised as "
-                "the model's reference, by the centred log-ratio of each cell; labels may suffer: give the counts."
+                f"{where} holds normalized antibodies whose mean in a cell is not zero, so they were not normalized as "
+                "the model's reference, by the centered log-ratio of each cell; labels may suffer: give the counts."
             )
 
 
@@ -379,7 +379,7 @@ def _antibody_kind(
     if is_wrong.any():
         raise ValueError(
             f"{where} holds values (see cell {row_of(block, is_wrong) + first_cell}) that are neither counts of "
-            "antibodies nor normalised by CLR or dsb, or not alike in all cells: give counts for all cells."
+            "antibodies nor normalized by CLR or dsb, or not alike in all cells: give counts for all cells."
         )
     return kind
 

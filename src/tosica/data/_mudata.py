@@ -81,7 +81,7 @@ def resolve_modalities(
     ):
         raise ValueError(
             f"modalities must name a modality of its own for one or more of the roles, which say how counts are "
-            f"normalised: {', '.join(map(repr, MODALITY_KINDS))}, as in {{'protein': 'name in mdata'}}, "
+            f"normalized: {', '.join(map(repr, MODALITY_KINDS))}, as in {{'protein': 'name in mdata'}}, "
             f"not {dict(modalities)}."
         )
     missing = [name for name in modalities.values() if name not in mdata.mod]

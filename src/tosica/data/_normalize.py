@@ -1,4 +1,4 @@
-"""Normalize the counts of each cell: log-normalization and the centred log-ratio."""
+"""Normalize the counts of each cell: log-normalization and the centered log-ratio."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class CenteredLogRatio:
     """
 
     def __str__(self) -> str:
-        return "the centred log-ratio of each cell"
+        return "the centered log-ratio of each cell"
 
     def normalize_block(
         self, counts: Block, columns: np.ndarray | None = None
     ) -> np.ndarray:
-        """Take the centred log-ratio of a block; the result is dense."""
+        """Take the centered log-ratio of a block; the result is dense."""
         dense = counts.toarray() if sp.issparse(counts) else counts
         logs = np.log1p(dense.astype(_precision(counts)))
         centered = logs if columns is None else logs[:, columns]

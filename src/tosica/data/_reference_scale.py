@@ -99,14 +99,14 @@ def fit_scale(matrix: CellMatrix) -> Scale:
     if not detected.is_certain:
         warn_user(
             f"{matrix.where} holds values that do not tell how they were made; they are taken as the natural "
-            "logarithm of normalised counts: give counts if they are anything else, such as scaled."
+            "logarithm of normalized counts: give counts if they are anything else, such as scaled."
         )
     low, median, high = np.quantile(all_totals, [0.01, 0.5, 0.99]).tolist()
     total = _find_total(matrix)
     if total is not None:
         return Scale("log1p", total, "matrix", median, [low, high])
     logger.info(
-        f"{matrix.where}: genes were left out after the normalisation, and neither raw nor obs tell the total; "
+        f"{matrix.where}: genes were left out after the normalization, and neither raw nor obs tell the total; "
         f"queries of counts will be scaled to a total of {median:.6g}, the median of these cells"
     )
     return Scale("log1p", median, "median", genes_range=[low, high])

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tosica.data._normalize import Block
 
 Kind = Literal["counts", "log1p"]
-# A sample has 256 cells, in runs of neighbours from all over the matrix.
+# A sample has 256 cells, in runs of neighbors from all over the matrix.
 _N_RUNS = 32
 _RUN_LENGTH = 8
 # Totals of fewer different cells may agree by accident.
@@ -121,7 +121,7 @@ def detect(matrix: CellMatrix) -> DetectedScale:
     ------
     ValueError
         If the matrix is zero everywhere, or values are missing, infinite or negative, or neither
-        counts nor log-normalised.
+        counts nor log-normalized.
     """
     cells = nonempty(matrix.take(sample_positions(matrix.n_obs)))
     if not cells.shape[0]:
@@ -213,7 +213,7 @@ def check_values(
         hint = f" {describe_unscaled(matrix.adata, name=matrix.name)}"
     raise ValueError(
         f"{where} holds negative values (first in cell {row_of(block, values < 0) + first_cell}),"
-        f" so it was scaled or centred; tosica needs counts or log-normalised expression.{hint}"
+        f" so it was scaled or centered; tosica needs counts or log-normalized expression.{hint}"
     )
 
 
@@ -221,7 +221,7 @@ def scale_error(where: str, cell: int | None = None) -> ValueError:
     """Make the error for values on a scale that is not taken, or not that of the other cells."""
     at = "" if cell is None else f" (see cell {cell})"
     return ValueError(
-        f"{where} holds values that are neither counts nor log-normalised expression, or not alike in "
+        f"{where} holds values that are neither counts nor log-normalized expression, or not alike in "
         f"all cells{at}: give counts for all cells (those of SoupX or DecontX rounded by np.rint), "
         "or call sc.pp.normalize_total and sc.pp.log1p on them."
     )

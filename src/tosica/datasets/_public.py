@@ -129,7 +129,7 @@ def dc_progenitors() -> AnnData:
         ``(245, 2000)``, with:
 
         ``.X``
-            Log-normalised expression, natural logarithm, :class:`scipy.sparse.csr_matrix` of
+            Log-normalized expression, natural logarithm, :class:`scipy.sparse.csr_matrix` of
             float32. SCORPIUS has it as ``log2(x + 1)``, here it is ``log1p(x)``.
         ``.obs``
             ``stage``, categorical: ``MDP`` (57 cells), ``CDP`` (94), ``PreDC`` (94), in this order.

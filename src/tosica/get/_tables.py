@@ -57,7 +57,7 @@ def contributions(adata: AnnOrMuData, *, key: str = ATTRIBUTION) -> AnnData:
     ``.obs``, ``.obsm``
         Copies, without the values themselves.
     ``.uns``
-        The colours (``*_colors``).
+        The colors (``*_colors``).
 
     Raises
     ------

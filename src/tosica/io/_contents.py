@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 GRAPHS_NOTE = (
     "graphs were left out: they are similarities, not distances; call sc.pp.neighbors"
 )
-# Cells that are normalised at a time.
+# Cells that are normalized at a time.
 _CHUNK_SIZE = 4096
 
 
@@ -36,7 +36,7 @@ class SeuratContents:
     obs, var
         Tables of cells and genes, indexed by their names.
     counts, data
-        Counts and log-normalised values ``(n_cells, n_genes)``; either may be missing.
+        Counts and log-normalized values ``(n_cells, n_genes)``; either may be missing.
     obsm, varm
         Reductions and loadings.
     notes
@@ -58,7 +58,7 @@ def to_anndata(contents: SeuratContents) -> ad.AnnData:
     Raises
     ------
     ValueError
-        If there are neither counts nor log-normalised values, or names of cells or genes
+        If there are neither counts nor log-normalized values, or names of cells or genes
         are not unique.
     """
     _check_names(contents.obs.index, "cell")
@@ -88,10 +88,10 @@ def to_anndata(contents: SeuratContents) -> ad.AnnData:
             block = LogNormalization().normalize_block(counts[i : i + _CHUNK_SIZE])
             blocks.append(block.astype(np.float32))
         x = sp.vstack(blocks, format="csr")
-        notes.append(f"X was log-normalised to {TARGET_SUM:.0f} counts a cell")
+        notes.append(f"X was log-normalized to {TARGET_SUM:.0f} counts a cell")
     else:
         raise ReadError(
-            "The object has neither counts nor log-normalised values: save one of them "
+            "The object has neither counts nor log-normalized values: save one of them "
             "in R."
         )
     adata = ad.AnnData(
@@ -197,7 +197,7 @@ def contents_of_adata(
     logicals: Collection[str],
     na_strings: Collection[str],
 ) -> SeuratContents:
-    """Repair a converted object, with counts and log-normalised values over as many genes as possible.
+    """Repair a converted object, with counts and log-normalized values over as many genes as possible.
 
     Parameters
     ----------
@@ -232,7 +232,7 @@ def contents_of_adata(
             usable.append(("counts" if kind == "counts" else "data", matrix))
     if not usable:
         raise ReadError(
-            "There are neither counts nor log-normalised values in the object."
+            "There are neither counts nor log-normalized values in the object."
             + reasons
         )
     var = max((matrix.var for _, matrix in usable), key=len)

@@ -1,4 +1,4 @@
-"""Check the matrices of files, and recover counts from log-normalised values."""
+"""Check the matrices of files, and recover counts from log-normalized values."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def recover_counts(
     Parameters
     ----------
     data
-        Log-normalised values ``(n_cells, n_genes)``.
+        Log-normalized values ``(n_cells, n_genes)``.
     obs
         Table of the cells.
 

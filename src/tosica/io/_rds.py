@@ -34,7 +34,7 @@ _SLOTS = ("counts", "data")
 
 
 class _Assay(NamedTuple):
-    """Counts and log-normalised values of an assay; either may be missing."""
+    """Counts and log-normalized values of an assay; either may be missing."""
 
     matrices: dict[str, sp.csr_matrix]
     genes: list[str]

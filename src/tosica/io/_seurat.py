@@ -60,7 +60,7 @@ def read_seurat(
 
     Returns
     -------
-    An AnnData. ``X`` is log-normalised over all genes, float32 CSR. ``layers["counts"]`` has the
+    An AnnData. ``X`` is log-normalized over all genes, float32 CSR. ``layers["counts"]`` has the
     counts if the file has them or they can be recovered exactly. Factors are categoricals in R's
     order of levels, without unused levels. Integers and logicals with missing values have pandas'
     nullable types. ``obsm`` has the reductions, ``varm["PCs"]`` the loadings where their genes are
@@ -82,7 +82,7 @@ def read_seurat(
         If the file may not be read.
     ValueError
         If the file is damaged, comes from a failed conversion, or holds something else; if it has
-        neither counts nor log-normalised values; if layers overlap.
+        neither counts nor log-normalized values; if layers overlap.
 
     Notes
     -----
@@ -175,13 +175,13 @@ def from_seurat(
     KeyError
         If a column does not exist.
     ValueError
-        If there are neither counts nor log-normalised values in ``X``, the layers and ``raw``.
+        If there are neither counts nor log-normalized values in ``X``, the layers and ``raw``.
 
     Examples
     --------
     >>> import scanpy as sc
     >>> import tosica
-    >>> adata = sc.datasets.pbmc68k_reduced()  # X is scaled, raw is log-normalised
+    >>> adata = sc.datasets.pbmc68k_reduced()  # X is scaled, raw is log-normalized
     >>> float(adata.X.min()) < 0
     True
     >>> repaired = tosica.io.from_seurat(adata)

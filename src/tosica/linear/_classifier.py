@@ -132,7 +132,7 @@ def fit_classifier(
     Parameters
     ----------
     x
-        Log-normalised expression, ``(n_cells, n_genes)``.
+        Log-normalized expression, ``(n_cells, n_genes)``.
     labels
         Label of each cell as a number, ``(n_cells,)``.
     n_labels

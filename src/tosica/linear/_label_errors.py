@@ -50,7 +50,7 @@ def find_label_errors(data: LabeledRows) -> IntArray:
     Parameters
     ----------
     data
-        The labelled cells, in order.
+        The labeled cells, in order.
 
     Returns
     -------

@@ -83,7 +83,7 @@ with warnings.catch_warnings(action="ignore"):
 
 
 class Regressions(NamedTuple):
-    """Logistic regressions without intercept, for log-normalised expression.
+    """Logistic regressions without intercept, for log-normalized expression.
 
     The ridge uses many genes, the group lasso few gene sets. They make different errors, and their
     mean is more accurate than either. Without gene sets or group penalty both are the same.
@@ -137,7 +137,7 @@ def fit_regressions(
     Parameters
     ----------
     x
-        Log-normalised expression, shape ``(n_cells, n_genes)``.
+        Log-normalized expression, shape ``(n_cells, n_genes)``.
     labels
         Label of each cell, from 0 on, shape ``(n_cells,)``. Each occurs.
     batch_directions
@@ -278,7 +278,7 @@ def within_class_directions(
     Parameters
     ----------
     x
-        Log-normalised expression, shape ``(n_cells, n_genes)``.
+        Log-normalized expression, shape ``(n_cells, n_genes)``.
     labels
         Label of each cell, from 0 on, shape ``(n_cells,)``.
     n_directions

@@ -72,7 +72,7 @@ def self_train(
     Parameters
     ----------
     x
-        Log-normalised expression of the query, clipped as the linear branch does, ``(n_cells, n_genes)``.
+        Log-normalized expression of the query, clipped as the linear branch does, ``(n_cells, n_genes)``.
     log_probabilities
         Logarithms of the model's calibrated probabilities, ``(n_cells, n_labels)``.
     is_doubted
@@ -275,7 +275,7 @@ class Adaptation:
     def highest_probability(self, x: FloatArray) -> FloatArray | None:
         """Compute the probability of each cell's best label before, ``(n_cells,)``.
 
-        ``x`` is log-normalised expression, clipped and imputed as by the linear branch,
+        ``x`` is log-normalized expression, clipped and imputed as by the linear branch,
         ``(n_cells, n_genes)``.
         """
         if self.weights is None or self.biases is None:

@@ -59,7 +59,7 @@ _PLAN = TrainingPlanConfig(label_smoothing=0.0)
 class QueryCells(NamedTuple):
     """Cells of a query, and their labels by the model before it is adapted.
 
-    ``x`` is normalised expression in which genes that the query lacks are zero. ``expression`` is the same
+    ``x`` is normalized expression in which genes that the query lacks are zero. ``expression`` is the same
     clipped and imputed as by the linear branch. Both are ``(n_cells, n_genes)``. ``measured`` is ``(n_genes,)``.
     ``log_probabilities`` are calibrated, ``(n_cells, n_labels)``. ``is_doubted`` marks cells that may be of no
     label of the model, ``(n_cells,)``.
@@ -277,7 +277,7 @@ class AdaptMixin(SetupMixin):
         if not linear.weights.any():
             return (
                 0.0,
-                "its linear branch labels nothing: held-out cells are labelled better by the network alone",
+                "its linear branch labels nothing: held-out cells are labeled better by the network alone",
             )
         held_out = self.training_.held_out_codes
         if held_out is not None:

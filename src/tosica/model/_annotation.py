@@ -41,7 +41,7 @@ class AnnotationMixin(InferenceMixin):
         subset: Callable[..., Self]
 
     adapted_: Self | None = None
-    """The model that the last ``annotate(query, adapt=True)`` made, by which it labelled the query."""
+    """The model that the last ``annotate(query, adapt=True)`` made, by which it labeled the query."""
 
     @validate_params(
         cutoff=CUTOFF,
@@ -146,7 +146,7 @@ class AnnotationMixin(InferenceMixin):
             probability (the sum over its labels) is at least ``confidence``, such as "T cell" where
             it is open which one; "Unknown" if only all labels together are that probable.
             Categorical and float32. With terms also
-            ``adata.obs["tosica_confident_ontology_term_id"]``, and the colours in ``uns``.
+            ``adata.obs["tosica_confident_ontology_term_id"]``, and the colors in ``uns``.
         ``adata.obs["tosica_novelty"]``, ``adata.obs["tosica_novelty_pvalue"]``
             How unlike any label of the reference a cell is, larger for new types: the sum of its standardized
             distance from the nearest label and of the normal score of ``1 - probability``, divided by the root of
@@ -176,7 +176,7 @@ class AnnotationMixin(InferenceMixin):
             :meth:`subset`, ``"left_out_labels"`` names them, and ``"subset_of"`` is the fingerprint of the whole
             model.
         ``adata.uns["tosica_prediction_colors"]``
-            The reference's colours of the labels that occur.
+            The reference's colors of the labels that occur.
 
         Raises
         ------
@@ -189,7 +189,7 @@ class AnnotationMixin(InferenceMixin):
         ValueError
             If ``labels`` are fewer than two, or one occurs twice; if the query has under half of the model's
             genes, one of these twice, no cells, or values that are missing, infinite, negative, or neither counts
-            nor log-normalised; if a backed query is a view or is to be copied; if the query has none of the
+            nor log-normalized; if a backed query is a view or is to be copied; if the query has none of the
             model's modalities, or different cells in them.
 
         Warns
@@ -328,7 +328,7 @@ class AnnotationMixin(InferenceMixin):
         out for label errors.
 
         There is no guarantee for cells of another batch, and none for cells of a type that the
-        reference lacks. :meth:`recalibrate` takes labelled cells of the batch in the place of the
+        reference lacks. :meth:`recalibrate` takes labeled cells of the batch in the place of the
         held-out cells, and the coverage then holds for this batch.
 
         Parameters

@@ -77,7 +77,7 @@ def choose_branch_weight(state: TrainingState) -> None:
     state.held_out = held_out._replace(logits=logits)
     if linear.weight == LINEAR_ONLY:
         logger.warning(
-            "train: held-out cells are labelled better without the network, which scores leave out"
+            "train: held-out cells are labeled better without the network, which scores leave out"
         )
 
 

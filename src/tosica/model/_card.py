@@ -68,7 +68,7 @@ when it loads it, and refuses a file that holds anything else.
 - Cells of other types. Every cell gets one of the labels above, or "Unknown" if its probability is
   below the `cutoff` of `annotate`. High values of `tosica_novelty` point to cells of other types.
 - Other tissues{other_organisms} than {where}.
-- Scaled expression. Pass counts or log-normalised expression.
+- Scaled expression. Pass counts or log-normalized expression.
 - Diagnosis. Nothing on this page is a clinical validation.
 
 ## Cite

@@ -59,7 +59,7 @@ class ChangeLabelsMixin(SetupMixin):
         use_raw: bool = False,
         batch_size: int | None = None,
     ) -> None:
-        """Calibrate probabilities and label sets by some labelled cells of a new batch.
+        """Calibrate probabilities and label sets by some labeled cells of a new batch.
 
         Training calibrates the model on held-out cells of the reference. In another batch,
         probabilities may be too high or too low, and :meth:`predict_set` may miss its coverage.
@@ -90,7 +90,7 @@ class ChangeLabelsMixin(SetupMixin):
         Notes
         -----
         :meth:`predict_set` needs 9 cells for a coverage of 0.9, and 19 for 0.95. With ten,
-        the coverage has a standard deviation of about 0.1 between samples of labelled cells; with
+        the coverage has a standard deviation of about 0.1 between samples of labeled cells; with
         50, of about 0.05 (benchmarks/label_sets.py).
 
         Examples
@@ -152,14 +152,14 @@ class ChangeLabelsMixin(SetupMixin):
             spread=_TEMPERATURE_SPREAD,
         )
         logger.info(
-            "recalibrate: took %d labelled cells; temperature %.3g, before %.3g",
+            "recalibrate: took %d labeled cells; temperature %.3g, before %.3g",
             len(rows),
             float(self.module.temperature.view(-1)[-1]),
             temperatures[-1],
         )
         if foreign:
             logger.info(
-                "recalibrate: left out cells labelled %s, which the model lacks",
+                "recalibrate: left out cells labeled %s, which the model lacks",
                 list_names(foreign),
             )
 

@@ -275,7 +275,7 @@ def _members(state: dict[str, Any]) -> list[tuple[str, list[int]]]:
 
 
 class LabelsField(CategoricalObsField):
-    """Labels in the reference's order with their colours; cells without a label come last.
+    """Labels in the reference's order with their colors; cells without a label come last.
 
     Parameters
     ----------
@@ -412,7 +412,7 @@ class LabelsField(CategoricalObsField):
         """Give the labels of another reference the codes that they have in the model."""
         self.validate_field(adata_target)
         names = np.asarray(state_registry[self.CATEGORICAL_MAPPING_KEY], dtype=object)
-        # The model's unlabelled category, which min_cells may have created.
+        # The model's unlabeled category, which min_cells may have created.
         self._unlabeled = state_registry[self.UNLABELED_KEY]
         labels = self._labels(adata_target, names.tolist())
         sizes = _sizes(labels)
@@ -612,7 +612,7 @@ def read_terms(obs: pd.DataFrame, key: str, labels: list[str]) -> dict[str, str]
 
 
 def _colors(adata: AnnData, key: str) -> dict[str, str]:
-    """Label to the colour that scanpy keeps for it, or that it would give it."""
+    """Label to the color that scanpy keeps for it, or that it would give it."""
     labels = pd.Categorical(adata.obs[key])
     colors = adata.uns.get(f"{key}_colors")
     if colors is None or len(colors) < len(labels.categories):

@@ -407,7 +407,7 @@ class InferenceMixin(SetupMixin):
     ) -> np.ndarray | None:
         """Probability of each cell's best label before the model was adapted; ``None`` if it was not.
 
-        ``x`` is normalised expression, ``(n_cells, n_genes)``.
+        ``x`` is normalized expression, ``(n_cells, n_genes)``.
         """
         adaptation = self.training_.adaptation
         linear = self.module.linear

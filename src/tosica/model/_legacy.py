@@ -428,7 +428,7 @@ def _make_registry(
     # scvi-tools keeps every manager for further models of the same data. There will be none.
     del cls._setup_adata_manager_store[manager.adata_uuid]
     fields = manager.registry["field_registries"]
-    # The original uses expression as it is: usually normalised over all genes, and then subset.
+    # The original uses expression as it is: usually normalized over all genes, and then subset.
     scale = Scale("log1p", float(target_sum), "matrix")
     fields[REGISTRY_KEYS.X_KEY]["state_registry"][ExpressionField.SCALE_KEY] = (
         scale._asdict()

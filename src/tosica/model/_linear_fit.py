@@ -57,7 +57,7 @@ class _Features:
 class LinearFit:
     """Logistic regressions whose weights go through the tokens of a module.
 
-    They are cross-validated once, on all labelled cells, then fitted to the training cells, and
+    They are cross-validated once, on all labeled cells, then fitted to the training cells, and
     after ``data.add_validation_to_train()`` to all cells.
 
     Parameters

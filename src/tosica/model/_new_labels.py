@@ -122,7 +122,7 @@ class _Fit:
             if is_second is not None:
                 n_second = is_second.sum()
                 warn_user(
-                    f"The {len(is_second)} cells labelled {name!r} look like two types, of "
+                    f"The {len(is_second)} cells labeled {name!r} look like two types, of "
                     f"{len(is_second) - n_second} and {n_second} cells: cluster them alone, and give "
                     "each type its own label."
                 )

@@ -37,7 +37,7 @@ class Minibatch(NamedTuple):
     start: int
     """Position of the first cell."""
     x: torch.Tensor
-    """Normalised expression, ``(n_cells, n_genes)``."""
+    """Normalized expression, ``(n_cells, n_genes)``."""
     measured: torch.Tensor | None
     """Which of the genes the query has, ``(n_genes,)``; ``None`` if it has all."""
     modalities: tuple[int, ...]

@@ -94,7 +94,7 @@ class ReferenceData(LightningDataModule):
     strata
         Batch of each cell, shape ``(n_obs,)``. The split is stratified by it within each label.
     left_out
-        Positions of labelled cells that are neither trained on nor held out.
+        Positions of labeled cells that are neither trained on nor held out.
     validation_size
         Share of each class that is held out: at least one cell, and never all of them.
     batch_size

@@ -260,9 +260,9 @@ class SaveLoadMixin(SetupMixin):
             ``label_dictionary.csv`` names.
         target_sum
             Total that a cell's counts are scaled to, over all genes of a query, if the query holds
-            counts. The original takes log-normalised expression as it is, and so does the model.
+            counts. The original takes log-normalized expression as it is, and so does the model.
         adata
-            A reference to go on training with: log-normalised, with the same genes in the same
+            A reference to go on training with: log-normalized, with the same genes in the same
             order. The model's mask is written to ``adata.varm["tosica_mask"]`` and
             ``adata.uns["tosica_mask"]`` if nothing is there, as :func:`tosica.pp.build_mask`
             would; :meth:`load` needs it there too.

@@ -155,7 +155,7 @@ class SetupMixin(BaseModelClass):
         Parameters
         ----------
         adata
-            The reference, ``(n_obs, n_vars)``: counts, or log-normalised expression. Counts of
+            The reference, ``(n_obs, n_vars)``: counts, or log-normalized expression. Counts of
             SoupX and alevin, which are not whole, are taken, too.
         labels_key
             Column of ``adata.obs`` with the labels. Predictions come back in their type: text,
@@ -183,7 +183,7 @@ class SetupMixin(BaseModelClass):
         ValueError
             If labels are missing or all equal; if columns of labels are no tree, from broad to fine; if names
             occur twice; if there are no cells or genes; if the expression is missing, infinite, negative or
-            neither counts nor log-normalised; if the mask does not fit.
+            neither counts nor log-normalized; if the mask does not fit.
         TypeError
             If the matrix does not hold numbers.
 
@@ -244,9 +244,9 @@ class SetupMixin(BaseModelClass):
     ) -> None:
         """Register a reference of several modalities, such as RNA and antibodies of CITE-seq.
 
-        Each modality is normalised in its own way: counts of RNA and of gene activity as log1p of
-        counts per 10 000, counts of antibodies as the centred log-ratio of each cell. Values that
-        are normalised already are used as they are. Which is the case is detected and logged.
+        Each modality is normalized in its own way: counts of RNA and of gene activity as log1p of
+        counts per 10 000, counts of antibodies as the centered log-ratio of each cell. Values that
+        are normalized already are used as they are. Which is the case is detected and logged.
 
         Writes what scvi-tools writes: codes in ``mdata.obs`` (``_scvi_labels``, ``_scvi_batch``),
         or in the ``obs`` where labels and batches were found, and identifiers in ``mdata.uns``.
@@ -295,7 +295,7 @@ class SetupMixin(BaseModelClass):
         References
         ----------
         Stoeckius et al., *Simultaneous epitope and transcriptome measurement in single cells*, Nat.
-        Methods 14, 865 (2017), for the centred log-ratio.
+        Methods 14, 865 (2017), for the centered log-ratio.
 
         Examples
         --------
@@ -534,7 +534,7 @@ class SetupMixin(BaseModelClass):
         Returns
         -------
         Table ``(n_genes, n_labels)``, float32: the change of a label's logit for each unit of
-        log-normalised expression.
+        log-normalized expression.
 
         Raises
         ------

@@ -26,7 +26,7 @@ _MAX_CELLS = 2_000
 
 
 class _LabeledExpression(NamedTuple):
-    """Log-normalised expression, ``(n_cells, n_genes)``, and codes of the labels."""
+    """Log-normalized expression, ``(n_cells, n_genes)``, and codes of the labels."""
 
     x: sp.csr_matrix
     codes: IntArray
@@ -132,7 +132,7 @@ def _choose_tokens(
 
 
 def _read_cells(model: SetupMixin, modality: Modality) -> _LabeledExpression:
-    """Read expression and labels of some labelled cells."""
+    """Read expression and labels of some labeled cells."""
     labels = model._registered_codes(REGISTRY_KEYS.LABELS_KEY)
     cells = subsample_by_label(labels, _MAX_CELLS)
     codes = np.unique(labels[cells], return_inverse=True)[1]

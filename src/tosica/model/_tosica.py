@@ -182,7 +182,7 @@ class TOSICA(TrainingMixin, AdaptMixin, ChangeLabelsMixin, HubMixin):
         query
             The query, ``(n_obs, n_vars)``, such as cells of Xenium, CosMx or MERSCOPE. Only its genes are read.
         reference
-            The reference, ``(n_ref, n_genes)``, counts or log-normalised expression. It is not changed. Genes are
+            The reference, ``(n_ref, n_genes)``, counts or log-normalized expression. It is not changed. Genes are
             matched as by :meth:`annotate`.
         labels_key
             Column of ``reference.obs`` with the labels, or several, as in :meth:`setup_anndata`.

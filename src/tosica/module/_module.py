@@ -228,7 +228,7 @@ class LinearBranch(nn.Module):
         Parameters
         ----------
         x
-            Normalised expression, shape ``(n_cells, n_genes)``.
+            Normalized expression, shape ``(n_cells, n_genes)``.
         measured
             Shape ``(n_genes,)``, bool: ``False`` for genes that the query lacks. By default every
             gene was measured.
@@ -367,7 +367,7 @@ class TOSICAModule(BaseModuleClass):
         Parameters
         ----------
         x
-            Normalised expression, shape ``(n_cells, n_genes)``.
+            Normalized expression, shape ``(n_cells, n_genes)``.
         attention
             Whether to compute the attention rollout.
         modalities
@@ -398,7 +398,7 @@ class TOSICAModule(BaseModuleClass):
         Parameters
         ----------
         x
-            Normalised and clipped expression, shape ``(n_cells, n_genes)``.
+            Normalized and clipped expression, shape ``(n_cells, n_genes)``.
         modalities
             Positions of the modalities that were measured, by default all.
         """
@@ -499,7 +499,7 @@ class TOSICAModule(BaseModuleClass):
         Parameters
         ----------
         x
-            Normalised expression, shape ``(n_cells, n_genes)``.
+            Normalized expression, shape ``(n_cells, n_genes)``.
         gene_dropout
             Share of the genes that is hidden, drawn anew for each cell; the rest is scaled up.
         complete_cells

@@ -169,7 +169,7 @@ class Encoder(nn.Module):
         r"""Encode tokens, and compute the rollout of the class token's attention.
 
         A layer's map is :math:`\tilde A = \tfrac12 (\bar A + I)`, the mean over heads with the
-        identity added and rows renormalised (those of :math:`\bar A` sum to one). Of the product
+        identity added and rows renormalized (those of :math:`\bar A` sum to one). Of the product
         :math:`\tilde A_L \dots \tilde A_1` only the class token's row is needed. That row is
         multiplied by one map after the other, from the last layer to the first, so no two maps are
         multiplied.
@@ -183,7 +183,7 @@ class Encoder(nn.Module):
 
         Returns
         -------
-        The normalised class token, ``(B, D)``, and its attention to the gene-set tokens,
+        The normalized class token, ``(B, D)``, and its attention to the gene-set tokens,
         ``(B, P)``, float32 or wider, or ``None``; with the class token's attention to itself, which
         is left out, each row sums to one. No gradient flows through the attention.
         """

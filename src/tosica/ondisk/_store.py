@@ -29,7 +29,7 @@ from tosica.io._containers import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Neighbouring cells of a sample are read together.
+# Neighboring cells of a sample are read together.
 _RUN_LENGTH = 50
 # Elements with a value for each cell and gene, or for each pair of cells.
 _MATRICES = ("X", "layers", "raw", "obsp")
@@ -123,7 +123,7 @@ class Store:
         return self._parts[cells]
 
     def spread(self, n_cells: int) -> AnnData:
-        """About ``n_cells`` cells in runs of neighbours from all over the query; all, if it has no more."""
+        """About ``n_cells`` cells in runs of neighbors from all over the query; all, if it has no more."""
         if self.n_obs <= n_cells:
             return self._parts
         n_runs = -(-n_cells // _RUN_LENGTH)

@@ -306,7 +306,7 @@ _BRITISH = (("haem", "hem"), ("oesoph", "esoph"), ("tumour", "tumor"), ("foet", 
 
 
 def label_key(text: str) -> str:
-    """Normalise a label or a name, so that all its spellings are the same.
+    """Normalize a label or a name, so that all its spellings are the same.
 
     Spellings differ in case, plural, hyphens and punctuation, Greek letters, accents, British spelling, and
     in "+" and "-" behind a marker for "positive" and "negative". A slash stays, because it joins

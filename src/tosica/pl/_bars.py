@@ -259,7 +259,7 @@ def _draw_bars(ax: Axes, rows: pd.DataFrame, names: list[str], color: str) -> No
         rows["value"].to_numpy(float),
         color=color,
         height=0.72,
-        # A thin edge, because some colours of large palettes are nearly white.
+        # A thin edge, because some colors of large palettes are nearly white.
         edgecolor=plt.rcParams["text.color"],
         linewidth=0.3,
     )

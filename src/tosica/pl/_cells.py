@@ -55,7 +55,7 @@ def gene_set_violin(
 ) -> Figure | list[Axes] | Axes | None:
     """Violin plots of what gene sets add in the cells of each group, with a panel for each gene set.
 
-    A violin is the distribution over the cells of a group and has its colour; the dot is the
+    A violin is the distribution over the cells of a group and has its color; the dot is the
     median, and the thick line spans the quartiles. Groups of fewer than five cells are drawn as
     dots only. The dashed line is at 0: no contribution. The genes of the set count that a cell
     expresses more than the baseline, so that none adds by its absence.
@@ -208,7 +208,7 @@ def umap(
     n_columns
         Panels side by side.
     cmap
-        Colour map; by default ``"coolwarm"`` for gene sets, gray where they add nothing, and
+        Color map; by default ``"coolwarm"`` for gene sets, gray where they add nothing, and
         ``"viridis"`` for numeric columns.
     {key}
     ax

@@ -1,11 +1,11 @@
-"""Colour maps of heatmaps: the diverging vlag and the sequential mako of seaborn."""
+"""Color maps of heatmaps: the diverging vlag and the sequential mako of seaborn."""
 
 from __future__ import annotations
 
 import matplotlib
 from matplotlib.colors import LinearSegmentedColormap
 
-# Colours at equal distances along seaborn's maps (BSD License). Between them, colours are
+# Colors at equal distances along seaborn's maps (BSD License). Between them, colors are
 # interpolated, which differs from seaborn's 256 by at most 2 of 255 steps.
 _VLAG = """
 2369bd 3d74bc 517fbc 6489be 7594c0 87a0c4 97abc9 a7b6ce b7c2d5 c8cfdd d9dce5

@@ -64,7 +64,7 @@ def confusion(
         Write the numbers into the heatmap, except zeros. ``None`` does so if there are at most 25
         rows and 25 columns and the numbers fit.
     cmap
-        Colour map. The default has steadily falling lightness, so it is readable in greyscale.
+        Color map. The default has steadily falling lightness, so it is readable in grayscale.
     {figure}
 
     Returns

@@ -152,7 +152,7 @@ def faithfulness(
 ) -> Figure | Axes | None:
     """Probability of the label against the share of genes that were removed, or added.
 
-    One colour for each order in which genes were removed or added. The more faithful the order,
+    One color for each order in which genes were removed or added. The more faithful the order,
     the faster the probability falls when genes are removed (deletion, solid lines), and the faster
     it rises when they are added to the baseline (insertion, dashed). The legend has the areas under
     the curves.
@@ -227,7 +227,7 @@ def faithfulness(
 
 # --------------------------------------------------------------------------- training
 
-# Name and colour of a quantity.
+# Name and color of a quantity.
 _QUANTITIES = {
     "train_loss": ("training loss", BLUE),
     "validation_loss": ("validation loss", ORANGE),

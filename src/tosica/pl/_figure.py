@@ -159,7 +159,7 @@ class Canvas:
         title: str,
         **kwargs: Any,
     ) -> Axes:
-        """Add a short colour bar beside the first rows, with arrows where there are values beyond.
+        """Add a short color bar beside the first rows, with arrows where there are values beyond.
 
         ``size`` is that of the axes in inches, unless they are given ones.
         """

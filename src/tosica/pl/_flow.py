@@ -47,7 +47,7 @@ def flow(
     """Alluvial plot from each label to its gene sets with evidence, and from these to their genes.
 
     The width of a ribbon is proportional to what the genes of the set, or the gene, add to the
-    score of the label, among those that are shown. Ribbons have the colour of the group. Small
+    score of the label, among those that are shown. Ribbons have the color of the group. Small
     nodes are drawn as high as their name.
 
     A label without evidence for any gene set is told by its genes alone, and the plot says so. A
@@ -165,7 +165,7 @@ def label_flow(
 ) -> Figure | Axes | None:
     """Alluvial plot from each known label, or cluster, to the predictions of its cells.
 
-    The table is that of :func:`tosica.tl.confusion`. Ribbons have the colour of the known label.
+    The table is that of :func:`tosica.tl.confusion`. Ribbons have the color of the known label.
     Predictions are in the order of the labels that their cells have.
 
     Parameters
@@ -244,7 +244,7 @@ _MARGIN = 0.12
 
 
 class _Column(NamedTuple):
-    """Nodes from top to bottom, with the names to write beside them and their colours."""
+    """Nodes from top to bottom, with the names to write beside them and their colors."""
 
     title: str
     nodes: list[str]

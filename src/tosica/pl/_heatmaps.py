@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     from tosica._types import AnnOrMuData, BoolArray
 
-# Colours end at this z: stronger evidence needs no telling apart.
+# Colors end at this z: stronger evidence needs no telling apart.
 _MAX_Z = 12.0
-# In inches: a cell of the heatmap and of the dot plot, the strip of colours, and the tree.
+# In inches: a cell of the heatmap and of the dot plot, the strip of colors, and the tree.
 _CELL = 0.175
 _DOT = 0.26
 _STRIP = 0.13
@@ -60,9 +60,9 @@ def gene_set_heatmap(
 ) -> Figure | Axes | None:
     """Heatmap of the evidence for gene sets (rows) in the groups of cells (columns).
 
-    The colour is ``z``, the statistic of :func:`tosica.tl.attribute`: how much more the genes of the
+    The color is ``z``, the statistic of :func:`tosica.tl.attribute`: how much more the genes of the
     set add to the label's score than other genes do, without the strongest of them. A dot marks
-    where this is evidence, at a family-wise error rate of 5 %. The strip has the colours of the
+    where this is evidence, at a family-wise error rate of 5 %. The strip has the colors of the
     groups, ``adata.uns[f"{groupby}_colors"]``.
 
     Parameters
@@ -77,10 +77,10 @@ def gene_set_heatmap(
     cluster_groups
         Order groups by average linkage of Euclidean distances, and draw the tree.
     cmap
-        Colour map.
+        Color map.
     vmin, vmax
-        Values where the colours end. By default they are symmetric around 0, so that white is no
-        more than other genes, and at most 12. An arrow at the colour bar shows that there are
+        Values where the colors end. By default they are symmetric around 0, so that white is no
+        more than other genes, and at most 12. An arrow at the color bar shows that there are
         values beyond.
     {key}
     {figure}
@@ -117,7 +117,7 @@ def gene_set_heatmap(
         evidence.make_diagonal()
     rows, columns = evidence.names(canvas.line_length(50))
     cell = cell_size(rows, columns, _CELL)
-    # The colour bar needs some height.
+    # The color bar needs some height.
     size = max(cell * len(columns), 0.9), max(cell * len(rows), 1.3)
     ax = canvas.axes((size[0] + 6, size[1] + 4))
     name_cells(ax, rows, columns)
@@ -165,7 +165,7 @@ def gene_set_dotplot(
 ) -> Figure | Axes | None:
     """Dot plot of gene sets (rows) in the groups of cells (columns).
 
-    The colour is that of :func:`tosica.pl.gene_set_heatmap`. The area of a dot is the mean of the violin
+    The color is that of :func:`tosica.pl.gene_set_heatmap`. The area of a dot is the mean of the violin
     in :func:`tosica.pl.gene_set_violin`: what the genes of the set that cells express more than the
     baseline add to the label's score together, in logits. Nothing is drawn below 0. A
     black ring marks evidence, at a family-wise error rate of 5 %.
@@ -179,9 +179,9 @@ def gene_set_dotplot(
     n_gene_sets
         Number of gene sets for each group. ``None``: as many as make about 36 in all, from 1 to 5.
     cmap
-        Colour map.
+        Color map.
     vmin, vmax
-        Values where the colours end, as in :func:`tosica.pl.gene_set_heatmap`.
+        Values where the colors end, as in :func:`tosica.pl.gene_set_heatmap`.
     {key}
     {figure}
 
@@ -248,14 +248,14 @@ def gene_set_dotplot(
 
 
 def _bar_title(mark: str) -> str:
-    """Title of the colour bar, with the mark of evidence."""
+    """Title of the color bar, with the mark of evidence."""
     return f"evidence (z)\n{mark}: adjusted p ≤ {LIMITS.pvalue:g}"
 
 
 def _add_size_legend(
     bar: Axes, dots: PathCollection, area: float, font_size: float
 ) -> Any:
-    """Explain the sizes of dots below the colour bar; ``area`` is that of one logit."""
+    """Explain the sizes of dots below the color bar; ``area`` is that of one logit."""
     handles, labels = dots.legend_elements(
         "sizes", MaxNLocator(3), color="0.6", func=lambda sizes: np.divide(sizes, area)
     )
@@ -331,7 +331,7 @@ class _Evidence:
         self.contribution = self.contribution.iloc[order]
 
     def norm(self, vmin: float | None, vmax: float | None) -> Normalize:
-        """Limits of the colours: those that are asked for, or symmetric around 0."""
+        """Limits of the colors: those that are asked for, or symmetric around 0."""
         limit = min(float(np.abs(self.z.to_numpy()).max()), _MAX_Z) or 1.0
         return Normalize(
             -limit if vmin is None else vmin, limit if vmax is None else vmax

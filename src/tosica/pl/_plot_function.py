@@ -34,7 +34,7 @@ register_colormaps()
 # --------------------------------------------------------------------------- parameters
 
 COLOR_MAP = Constraint(
-    "a colour map of matplotlib, such as 'viridis'",
+    "a color map of matplotlib, such as 'viridis'",
     lambda value: isinstance(value, str | Colormap),
     lambda value: isinstance(value, Colormap) or value in matplotlib.colormaps,
 )

@@ -23,7 +23,7 @@ _N_ROUNDS = 20
 def study_share(cells: AnnData) -> FloatArray:
     r"""Compute the share of study in the variance of a gene's mean expression over types and studies.
 
-    The mean of type :math:`t` in study :math:`s`, log-normalized, is modelled as the sum of a number of the
+    The mean of type :math:`t` in study :math:`s`, log-normalized, is modeled as the sum of a number of the
     type and one of the study, for the groups with ten cells or more:
     :math:`m_{ts} = a_t + b_s + e_{ts}`. The share is
 

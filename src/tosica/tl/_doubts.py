@@ -343,7 +343,7 @@ def _labels_unlike_the_reference(cells: Cells) -> Doubt | None:
         f"Many cells of {listed(list(novel.index))} are unlike the reference.",
         f"More than {percent(LIMITS.novel_cells_of_label)} of them have a p-value up to {LIMITS.pvalue:g}; "
         f"by chance it would be {percent(LIMITS.pvalue)}.",
-        "They may be a type or state that the reference lacks, doublets or damaged cells. Colour the map by "
+        "They may be a type or state that the reference lacks, doublets or damaged cells. Color the map by "
         "novelty, and look for clusters.",
     )
 

@@ -58,7 +58,7 @@ CLUSTERS = InstanceOf(
 _SURPRISING = 2.0
 # Clusters that a log message names.
 _N_NAMED = 5
-# Darker than the grey of "Unknown".
+# Darker than the gray of "Unknown".
 _HETEROGENEOUS_COLOR = "#808080"
 # CellTypist's resolutions: number of cells below which each is used.
 _RESOLUTIONS = ((5_000, 5), (20_000, 10), (40_000, 15), (100_000, 20), (200_000, 25))
@@ -113,7 +113,7 @@ def majority_vote(
         Categorical: the labels that occur, in the model's order, then "Unknown", then
         "Heterogeneous".
     ``adata.uns["tosica_majority_vote_colors"]``
-        The colours of the labels, those of the prediction, if it has any.
+        The colors of the labels, those of the prediction, if it has any.
     ``adata.obs["tosica_over_clustering"]``
         Categorical, with ``over_clustering=None``: the Leiden clusters.
 
