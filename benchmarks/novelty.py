@@ -254,6 +254,8 @@ def report(result: dict[str, Any]) -> str:
     tasks = [name for name in TASKS if name in runs["task"].unique()]
     rows = []
     for query, title in QUERIES.items():
+        if query not in by_task.index.get_level_values("query"):
+            continue
         of_query = by_task.xs(query, level="query")
         rows += [
             [title_of(name, query), *_format(of_query.loc[name])]
@@ -274,15 +276,16 @@ def report(result: dict[str, Any]) -> str:
         f"types, numbers of cells and {runs['seed'].nunique()} splits: AUROC of new cells against all others (0.5",
         f"is chance), and the shares of known and of new cells with a p-value of `tl.novelty` up to {LEVEL}, and",
         f"of `annotate`. Mahalanobis has {N_COMPONENTS} principal components. What the score adds up was chosen on",
-        f"split 0 of these data, except for the mouse. Models are small: 50 gene sets of {N_GENES} genes, at most",
-        f"{MAX_CELLS} cells of a label, and {result['max_epochs']} epochs.",
+        f"splits 0 and 1 of these data. Models are small: 50 gene sets of {N_GENES} genes, at most {MAX_CELLS} cells",
+        f"of a label, and {result['max_epochs']} epochs.",
         "",
         *(
             f"In the {title} `tl.novelty` has {query_means['novelty'][name]:.2f} on average, "
             f"and the better of Mahalanobis and 1 − probability in each task {query_means['best'][name]:.2f}."
             for name, title in QUERIES.items()
+            if name in query_means.index
         ),
-        f"It is furthest below another score in {worst} ({gaps.min():.2f}). At most {most_false:.0f} % of the",
+        f"It is furthest below these two in {worst} ({gaps.min():.2f}). At most {most_false:.0f} % of the",
         "known cells of a task have a small p-value, but most new cells have none: rank cells by the score.",
         "",
         *table(["reference → query", *SCORES.values(), *SMALL.values()], rows),

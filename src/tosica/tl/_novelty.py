@@ -79,7 +79,8 @@ def novelty(
        in principal components of the reference, and 1 - its probability,
     2. the difference of the cell's neighborhood (five cells, in the query's own components) from
        its label in the 20 genes that differ most,
-    3. the distance of the neighborhood from the query's own confident cells of the nearest label.
+    3. the distance of the neighborhood from the query's own confident cells of the nearest label. In a query
+       that is not corrected, the first measure takes its place, twice: of the cell, and as the neighborhood's mean.
 
     Known batches are taken off: for each gene, the median over the labels of the difference between
     query and reference is subtracted, and genes in which this difference varies among labels count
@@ -220,12 +221,14 @@ def novelty(
         excess = gene_excess(
             query.x, labels, average, gene_shift, statistics, query.measured
         )
-        in_query = distance_from_confident(neighborhoods, positions, probability)
-        score = standardize_robustly(
-            standardize_robustly(score)
-            + standardize_robustly(excess)
-            + standardize_robustly(in_query)
-        )
+        of_cell = standardize_robustly(score)
+        if shift is None:
+            # The reference tells where labels are: the query's own cells need not.
+            third = of_cell + average @ of_cell
+        else:
+            in_query = distance_from_confident(neighborhoods, positions, probability)
+            third = standardize_robustly(in_query)
+        score = standardize_robustly(of_cell + standardize_robustly(excess) + third)
     cells = _score_clusters(
         score, pvalues(distance, statistics.reference_scores), clusters
     )
