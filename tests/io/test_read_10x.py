@@ -320,3 +320,63 @@ def test_commas_between_quotes_are_part_of_a_name(tmp_path):
     adata = tosica.io.read_10x(tmp_path)
     assert adata.var_names[0] == "CD3E, epsilon"
     assert adata.obs_names.tolist() == CELLS
+
+
+@pytest.mark.parametrize(
+    "prefix, others",
+    [
+        ("", {"all_cells_metadata.tsv": CELLS[::-1], "DE_genes.tsv": GENES[::-1]}),
+        ("GSE1_", {"GSE1_annotation_cells.csv": CELLS[::-1]}),
+        ("S2_", {"S1_barcodes.tsv": CELLS[::-1], "S1_matrix.mtx": BY_GENES}),
+    ],
+    ids=["tables of results", "an annotation", "another sample"],
+)
+def test_other_tables_beside_a_matrix_name_nothing(prefix, others, tmp_path):
+    names = {"matrix.mtx": BY_GENES, "genes.tsv": GENES, "barcodes.tsv": CELLS}
+    files = {f"{prefix}{name}": rows for name, rows in names.items()}
+    write(tmp_path, files | others)
+    adata = tosica.io.read_10x(tmp_path / f"{prefix}matrix.mtx")
+    assert adata.obs_names.tolist() == CELLS
+    assert adata.var_names.tolist() == GENES
+
+
+@pytest.mark.parametrize(
+    "prefix, files, words",
+    [
+        (
+            "",
+            {"a_barcodes.tsv": CELLS, "b_barcodes.tsv": CELLS},
+            "2 tables that may list the cells",
+        ),
+        (
+            "S2_",
+            {"S1_barcodes.tsv": CELLS, "S1_matrix.mtx": BY_GENES},
+            "no table of the cells",
+        ),
+    ],
+    ids=["two", "one of another sample"],
+)
+def test_tables_of_unclear_samples_are_refused(prefix, files, words, tmp_path):
+    own = {f"{prefix}matrix.mtx": BY_GENES, f"{prefix}genes.tsv": GENES}
+    write(tmp_path, own | files)
+    with pytest.raises(ValueError, match=words):
+        tosica.io.read_10x(tmp_path / f"{prefix}matrix.mtx")
+
+
+def test_an_h5_file_has_the_type_and_the_names_of_a_folder(tmp_path):
+    path = tmp_path / "cells.h5"
+    with h5py.File(path, "w") as file:
+        counts = sp.csr_matrix(COUNTS, dtype=np.int64)
+        group = file.create_group("matrix")
+        for name in ("data", "indices", "indptr"):
+            group[name] = getattr(counts, name)
+        group["shape"] = counts.shape[::-1]
+        group["barcodes"] = np.array(CELLS, dtype="S")
+        features = group.create_group("features")
+        features["id"] = np.array(IDS, dtype="S")
+        features["name"] = np.array(["CD3E", "", "MS4A1", "NKG7"], dtype="S")
+        for name in ("feature_type", "genome"):
+            features[name] = np.array(["Gene Expression"] * 4, dtype="S")
+    adata = tosica.io.read_10x(path)
+    assert adata.X.dtype == np.float32
+    assert adata.var_names.tolist() == ["CD3E", IDS[1], "MS4A1", "NKG7"]

@@ -7,7 +7,7 @@ import re
 import warnings
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import anndata as ad
 import h5py
@@ -23,6 +23,8 @@ from tosica.io._errors import ReadError, explain_damage
 from tosica.io._file_kinds import kind_of, matrices_in, open_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from anndata import AnnData
 
     from tosica._types import AnyPath
@@ -44,6 +46,9 @@ _ALEVIN = "quants_mat"
 # Suffixes of identifiers of unspliced and ambiguous counts of alevin-fry.
 _UNSPLICED = "-U"
 _AMBIGUOUS = "-A"
+# Whether a table lacks the prefix of a matrix, is called something else besides the word of an axis,
+# and does not end with that word; and the position of the word.
+_Rank: TypeAlias = tuple[bool, bool, bool, int]
 _GENOME = re.compile(r"(.+?)_+(?=ENS)")
 
 
@@ -75,8 +80,8 @@ def read_10x(path: AnyPath, *, genome: str | None = None) -> AnnData:
     FileNotFoundError
         If there is nothing at the path.
     ValueError
-        If there are several matrices or genomes to choose from; if tables are missing or do not fit the matrix; if a
-        file is damaged or something else.
+        If there are several matrices, tables or genomes to choose from; if tables are missing or do not fit the matrix;
+        if a file is damaged or something else.
 
     References
     ----------
@@ -171,12 +176,20 @@ def _read_h5(path: Path, genome: str | None) -> AnnData:
                 f"{str(path)!r} counts probes, of which a gene has several: give the "
                 "matrix of genes beside it, such as filtered_feature_bc_matrix.h5."
             )
-        return adata
+        return _as_mtx(adata)
     # Before version 3, Cell Ranger gave each genome a group.
     _check_genome(groups, genome, path)
     genome = genome or groups[0]
     adata = sc.read_10x_h5(path, genome=genome)
     adata.var["genome"] = genome
+    return _as_mtx(adata)
+
+
+def _as_mtx(adata: AnnData) -> AnnData:
+    """Give counts and genes the type and the names that they have in a folder."""
+    adata.X = sp.csr_matrix(adata.X, dtype=np.float32)
+    names = adata.var_names.to_series()
+    adata.var_names = names.where(names != "", adata.var["gene_ids"]).to_numpy()
     return adata
 
 
@@ -185,7 +198,7 @@ def _read_h5(path: Path, genome: str | None) -> AnnData:
 
 def _read_mtx(matrix_path: Path, genome: str | None) -> AnnData:
     """Read a Matrix Market file with the tables beside it, which tell its orientation."""
-    stem = matrix_path.name.removesuffix(".gz").removesuffix(".mtx")
+    stem = _matrix_stem(matrix_path)
     with open_text(matrix_path) as file, warnings.catch_warnings():
         # scipy warns that it will return an array, which is taken as well.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -194,10 +207,10 @@ def _read_mtx(matrix_path: Path, genome: str | None) -> AnnData:
     barcodes = _read_table(tables["cells"][0], counts.shape)
     # kallisto has names of genes in a file beside that of their identifiers.
     gene_tables = tables["genes"][: 2 if stem == _KALLISTO else 1]
-    columns = [_read_table(table, counts.shape) for table in reversed(gene_tables)]
+    columns = [_read_table(table, counts.shape) for table in gene_tables]
     lengths = [len(column) for column in columns]
     if len(set(lengths)) > 1:
-        names = list_names([table.name for table in reversed(gene_tables)])
+        names = list_names([table.name for table in gene_tables])
         raise ReadError(
             f"{names} list {' and '.join(map(str, lengths))} genes, so that no name can "
             "be told from the next: copy all of them again."
@@ -245,29 +258,67 @@ def _choose_matrix(folder: Path, genome: str | None) -> Path:
 
 
 def _find_tables(matrix_path: Path, stem: str) -> dict[str, list[Path]]:
-    """Find the tables of cells and genes beside a matrix.
+    """Find the tables of cells and genes beside a matrix, the best of each first.
 
-    In a folder of several samples, the names of each sample have a prefix.
+    In a folder of several samples, the names of each sample have a prefix. Other tables may lie
+    there, whose names hold the same words.
     """
     folder = matrix_path.parent
+    paths = sorted(folder.iterdir())
     prefix = stem.removesuffix("matrix")
-    paths = sorted(
-        folder.iterdir(), key=lambda path: (not path.name.startswith(prefix), path.name)
-    )
-    tables: dict[str, list[Path]] = {"cells": [], "genes": []}
+    prefixes = [
+        _matrix_stem(path).removesuffix("matrix")
+        for path in paths
+        if ".mtx" in path.name
+    ]
+    ranks: dict[str, dict[Path, _Rank]] = {"cells": {}, "genes": {}}
     for path in paths:
-        name = path.name.removeprefix(prefix).lower()
-        axis = next((axis for word, axis in _AXES.items() if word in name), None)
-        if axis is not None and re.search(r"\.(tsv|txt|csv)(\.gz)?$", name):
-            tables[axis].append(path)
-    for axis, axis_tables in tables.items():
-        if not axis_tables:
-            names = list_names(sorted(path.name for path in paths), 6)
-            raise ReadError(
-                f"{str(folder)!r} has no table of the {axis} of {matrix_path.name!r}, "
-                f"but only {names}."
+        samples = [other for other in prefixes if path.name.startswith(other)]
+        is_of_other_sample = samples and max(samples, key=len) != prefix
+        is_table = re.fullmatch(r"(.+)\.(?:tsv|txt|csv)(?:\.gz)?", path.name)
+        if is_table is None or is_of_other_sample:
+            continue
+        name = is_table[1].removeprefix(prefix).lower()
+        word = next((word for word in _AXES if word in name), None)
+        if word is not None:
+            ranks[_AXES[word]][path] = (
+                not path.name.startswith(prefix),
+                re.fullmatch(rf"[._-]?{word}s?", name) is None,
+                re.search(rf"[._-]{word}s?$", name) is None,
+                list(_AXES).index(word),
             )
-    return tables
+    return {
+        axis: _order_tables(matrix_path, axis, rank_of)
+        for axis, rank_of in ranks.items()
+    }
+
+
+def _order_tables(
+    matrix_path: Path, axis: str, rank_of: Mapping[Path, _Rank]
+) -> list[Path]:
+    """Order the tables of an axis by rank, and refuse none, or two that are first."""
+    folder = matrix_path.parent
+    if not rank_of:
+        names = list_names(sorted(path.name for path in folder.iterdir()), 6)
+        raise ReadError(
+            f"{str(folder)!r} has no table of the {axis} of {matrix_path.name!r}, but "
+            f"only {names}."
+        )
+    best = min(rank_of.values())
+    # A compressed table may lie beside its copy.
+    first = {
+        path.name.removesuffix(".gz") for path, rank in rank_of.items() if rank == best
+    }
+    if len(first) > 1:
+        raise ReadError(
+            f"{str(folder)!r} has {len(first)} tables that may list the {axis} of "
+            f"{matrix_path.name!r} ({list_names(sorted(first), 4)}): leave only one of them there."
+        )
+    return sorted(rank_of, key=lambda path: (rank_of[path], path.name))
+
+
+def _matrix_stem(path: Path) -> str:
+    return path.name.removesuffix(".gz").removesuffix(".mtx")
 
 
 def _read_table(path: Path, sizes: tuple[int, int]) -> pd.DataFrame:
