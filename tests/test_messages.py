@@ -86,7 +86,14 @@ WORDINGS = {"in_python", "parameter", "argument", "call"}
 # What no command reaches.
 NOT_REACHED = (
     *("pl", "get", "onto._ontology", "io._cell_annotation", "tl._rank_gene_sets"),
-    *("tl._refine", "pp._join_references", "model._legacy", "model._hub", "_validate"),
+    *(
+        "tl._refine",
+        "pp._join_references",
+        "pp._join_labels",
+        "model._legacy",
+        "model._hub",
+        "_validate",
+    ),
     *("model._annbatch", "model._network_weights", "_obs.read_groups", "_demo"),
     *("_settings", "_probabilities", "_obs._call_for"),
     *("_obs.read_attribution", "data._matrix.ExpressionSource", "data._mudata"),

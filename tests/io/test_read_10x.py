@@ -323,7 +323,7 @@ def test_commas_between_quotes_are_part_of_a_name(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "prefix, others",
+    ("prefix", "others"),
     [
         ("", {"all_cells_metadata.tsv": CELLS[::-1], "DE_genes.tsv": GENES[::-1]}),
         ("GSE1_", {"GSE1_annotation_cells.csv": CELLS[::-1]}),
@@ -341,7 +341,7 @@ def test_other_tables_beside_a_matrix_name_nothing(prefix, others, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "prefix, files, words",
+    ("prefix", "files", "words"),
     [
         (
             "",

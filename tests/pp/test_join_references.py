@@ -3,8 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
+import scanpy as sc
 import scipy.sparse as sp
 from anndata import AnnData
+from numpy.testing import assert_array_equal
 
 import tosica
 
@@ -241,4 +243,126 @@ def test_logarithms_of_no_counts_are_refused(studies):
     flat = studies["flat"]
     flat.X.data = np.random.default_rng(0).uniform(0.1, 3, flat.X.nnz).astype("f4")
     with pytest.raises(ValueError, match="'flat'"):
+        tosica.pp.join_references(studies, "label")
+
+
+def rename(adata, names):
+    adata.var_names = names
+    return adata
+
+
+@pytest.fixture(scope="module")
+def blood():
+    """Two halves of blood cells, as counts."""
+    cells = sc.datasets.pbmc68k_reduced().raw.to_adata()
+    cells.X = sp.csr_matrix(np.expm1(cells.X.toarray()).round().astype(np.float32))
+    cells.obs_names_make_unique()
+    return cells[::2].copy(), cells[1::2].copy()
+
+
+@pytest.mark.parametrize("kind", ["versions", "new symbols", "composite", "ensembl"])
+def test_a_gene_with_two_names_is_one_gene(blood, kind):
+    one, two = (half.copy() for half in blood)
+    ids = tosica.gs.map_genes(list(one.var_names), to="ensembl")
+    is_known = ids.notna().to_numpy()
+    one, two, ids = one[:, is_known].copy(), two[:, is_known].copy(), ids[is_known]
+    names = {
+        "versions": [f"{i}.2" for i in ids],
+        "new symbols": tosica.gs.map_genes(list(one.var_names)).to_list(),
+        "composite": [f"{n}_{i}" for n, i in zip(one.var_names, ids, strict=True)],
+        "ensembl": ids.to_list(),
+    }
+    if kind == "versions":
+        rename(one, [f"{i}.11" for i in ids])
+    rename(two, names[kind])
+    joined = tosica.pp.join_references({"one": one, "two": two}, "bulk_labels")
+    n_shared = (joined.var["n_measured"] == 2).sum()
+    assert n_shared >= 0.97 * is_known.sum()
+    assert joined.n_vars - n_shared <= 0.03 * is_known.sum()
+
+
+def test_an_alias_takes_no_gene_that_is_there_by_its_name(blood):
+    one, two = (half.copy() for half in blood)
+    ids = tosica.gs.map_genes(list(two.var_names), to="ensembl")
+    # SEPT7 is SEPTIN7 now: the first reference has both, as two genes.
+    assert "SEPT7" in one.var_names
+    rename(one, ["SEPTIN7", *one.var_names[1:]])
+    rename(two, np.where(ids.isna(), two.var_names, ids))
+    joined = tosica.pp.join_references({"one": one, "two": two}, "bulk_labels")
+    cells = joined.obs["reference"] == "one"
+    measured = joined[cells.to_numpy(), "SEPTIN7"].X.toarray()
+    assert_array_equal(measured, one[:, "SEPTIN7"].X.toarray())
+
+
+def test_a_label_that_is_renamed_loses_its_term(studies):
+    terms = {"B cell": "CL:0000236", "T cell": "CL:0000084", "monocyte": "CL:0000576"}
+    for adata in studies.values():
+        adata.obs["label_ontology_term_id"] = adata.obs["label"].map(terms)
+    mapping = {"deep": {"B cell": "lymphocyte", "T cell": "lymphocyte"}}
+    for names in (["deep", "flat"], ["flat", "deep"]):
+        joined = tosica.pp.join_references(
+            {name: studies[name] for name in names}, "label", mapping=mapping
+        )
+        of_deep = joined.obs[joined.obs["reference"] == "deep"]
+        assert set(of_deep["cell_type"]) == {"lymphocyte", "monocyte"}
+        assert set(joined.obs["cell_type"]) == {*TYPES, "lymphocyte"}
+
+
+@pytest.mark.parametrize("names", [["deep", "flat"], ["flat", "deep"]])
+def test_a_term_of_one_reference_is_that_of_the_same_label(studies, names):
+    for adata in studies.values():
+        adata.obs["label"] = adata.obs["label"].replace("monocyte", "type 3")
+    studies["flat"].obs["label_ontology_term_id"] = np.where(
+        studies["flat"].obs["label"] == "type 3", "CL:0000576", "unknown"
+    )
+    references = {name: studies[name] for name in names}
+    joined = tosica.pp.join_references(references, "label")
+    terms = joined.obs.loc[
+        joined.obs["cell_type"] == "type 3", "cell_type_ontology_term_id"
+    ]
+    assert set(terms) == {"CL:0000576"}
+
+
+def test_a_label_with_two_terms_is_refused(studies):
+    for name, term in {"deep": "CL:0000576", "flat": "CL:0000451"}.items():
+        studies[name].obs["label"] = "type 3"
+        studies[name].obs["label_ontology_term_id"] = term
+    with pytest.raises(ValueError, match="'type 3' has the term CL:0000451 in 'flat'"):
+        tosica.pp.join_references(studies, "label")
+
+
+@pytest.mark.parametrize(
+    ("mapping", "error", "words"),
+    [
+        ({"B cel": "B"}, KeyError, "no reference has a label 'B cel'.*'B cell'"),
+        ({"flat": {"NK": "T cell"}}, KeyError, "'flat' has no label 'NK'"),
+        ({"flet": {"B cell": "B"}}, KeyError, "no reference 'flet'.*'flat'"),
+        ({"B cell": "CL:9999999"}, ValueError, "'CL:9999999' is no term"),
+        ({"B cell": 3}, TypeError, "not int for 'B cell'"),
+        ({"flat": dict.fromkeys(TYPES, "")}, ValueError, "'flat'.* has no cells"),
+    ],
+    ids=["label", "label of one", "reference", "term", "number", "no cells"],
+)
+def test_a_mapping_that_does_not_fit_is_refused(studies, mapping, error, words):
+    with pytest.raises(error, match=words):
+        tosica.pp.join_references(studies, "label", mapping=mapping)
+
+
+def test_numbers_as_labels_are_mapped(studies):
+    for adata in studies.values():
+        adata.obs["label"] = adata.obs["label"].map(TYPES)
+    mapping = {number: name for name, number in TYPES.items()}
+    joined = tosica.pp.join_references(studies, "label", mapping=mapping)
+    assert set(joined.obs["cell_type"]) == set(TYPES)
+
+
+def test_cells_without_a_batch_are_in_that_of_their_reference(studies):
+    studies["deep"].obs["donor"] = ["x", None] * 45
+    joined = tosica.pp.join_references(studies, "label", batch_key="donor")
+    assert set(joined.obs["batch"]) == {"deep", "deep/x", "flat"}
+
+
+def test_a_cell_that_is_there_twice_is_refused(studies):
+    studies["flat"].obs_names = ["a", *studies["flat"].obs_names[1:-1], "a"]
+    with pytest.raises(ValueError, match="obs_names of references"):
         tosica.pp.join_references(studies, "label")

@@ -38,6 +38,7 @@ def find_genes(
     expressed: np.ndarray | None = None,
     *,
     translate: bool = True,
+    sufficient_share: float = 1 - LIMITS.missing_genes,
 ) -> FoundGenes:
     """Find genes by name, then but for hyphens, underscores and dots, then by other identifiers.
 
@@ -53,6 +54,8 @@ def find_genes(
         Which of the model's genes count for whether names alone find too few, by default all.
     translate
         Whether to look for other identifiers and older symbols if names alone find too few.
+    sufficient_share
+        Share of the model's genes that are not too few.
     """
     names = names.astype(str)
     indexer = model_names.get_indexer(names)
@@ -62,7 +65,7 @@ def find_genes(
     respelled = match_respelled(names, model_names, indexer[rows], rows)
     indexer[respelled.rows] = respelled.targets
     is_needed = np.ones(len(model_names), bool) if expressed is None else expressed
-    n_sufficient = (1 - LIMITS.missing_genes) * is_needed.sum()
+    n_sufficient = sufficient_share * is_needed.sum()
     n_found = is_needed[indexer[indexer >= 0]].sum()
     if not translate or n_found >= n_sufficient:
         return FoundGenes(indexer, respelled.ambiguous, {}, "")

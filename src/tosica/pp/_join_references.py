@@ -15,11 +15,10 @@ from tosica._obs import read_groups
 from tosica._settings import logger, warn_user
 from tosica._text import format_thousands, list_names, only_known
 from tosica._validate import InstanceOf, Integer, validate_params
-from tosica.data import CellMatrix, check_unique, detect
+from tosica.data import CellMatrix, check_unique, detect, find_genes
 from tosica.gs._gene_list import GeneList
-from tosica.gs._map_genes import map_genes
-from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, match_label, read_ontology
-from tosica.pp._impute_genes import find_relatives, impute_genes, line_of
+from tosica.pp._impute_genes import find_relatives, impute_genes
+from tosica.pp._join_labels import JOINED_TERM, join_labels
 from tosica.pp._study_share import study_share
 
 if TYPE_CHECKING:
@@ -77,8 +76,9 @@ def join_references(
     Parameters
     ----------
     references
-        Names and cells: counts, or the natural logarithm of normalized counts, which is undone. The names of
-        genes are translated to symbols if the references differ in kind.
+        Names and cells: counts, or the natural logarithm of normalized counts, which is undone. Genes are
+        matched by their names, then by other identifiers and older symbols; if the references differ in
+        kind, names are translated to symbols.
     labels_key
         Column of ``obs`` with the labels, or one for each name. Terms are read from
         ``f"{labels_key}_ontology_term_id"`` if it is there, and else found by
@@ -119,12 +119,13 @@ def join_references(
     Raises
     ------
     KeyError
-        If a column is missing.
+        If a column is missing, or ``mapping`` names a reference or a label that is not there.
     TypeError
         If an argument is of the wrong type.
     ValueError
-        If there are fewer than two references, they are of two species, one has a gene twice, they have
-        no gene or no label in common, one shares fewer genes with any other than it has labels,
+        If there are fewer than two references, they are of two species, one has a gene or a cell's name
+        twice or no labeled cell, a label has two terms, ``mapping`` a term that cells may not have, they
+        have no gene or no label in common, one shares fewer genes with any other than it has labels,
         expression is neither counts nor the logarithm of counts, or ``lenders`` names a label that is
         not there.
 
@@ -147,33 +148,30 @@ def join_references(
     ['one', 'two']
     """
     _check_references(references)
-    tables = []
-    members = []
+    keys = {}
     for name, adata in references.items():
         key = labels_key if isinstance(labels_key, str) else labels_key.get(name, "")
         if key not in adata.obs:
             raise KeyError(
                 f"references[{name!r}].obs has no column {key!r} for labels_key{only_known(key, adata.obs)}"
             )
-        table = _label_table(name, adata, key, mapping)
-        tables.append(table)
-        members.append(_read(name, adata, key, table, batch_key))
+        keys[name] = key
     if batch_key is not None:
         _check_batches(references, batch_key)
-    labels = _unify(pd.concat(tables, ignore_index=True))
-    _check_common_labels(labels)
+    labels = join_labels(references, keys, mapping or {})
+    members = [
+        _read(name, adata, keys[name], labels, batch_key)
+        for name, adata in references.items()
+    ]
     for reference in members:
         rows = labels[labels["reference"] == reference.name].set_index("label")
         reference.labels = rows["cell_type"].reindex(reference.labels).to_numpy()
-    _translate(members)
-    term_of = dict(zip(labels["cell_type"], labels[_TERM], strict=True))
+    _name_genes_alike(members)
+    term_of = dict(zip(labels["cell_type"], labels[JOINED_TERM], strict=True))
     _check_lenders(lenders or {}, term_of)
     joined = _join(members, term_of, lenders or {}, impute=impute, seed=seed)
     joined.uns["join_references"] = {"labels": labels}
     return joined
-
-
-_TERM = f"cell_type{TERM_SUFFIX}"
 
 
 def _check_references(references: Mapping[str, AnnData]) -> None:
@@ -186,8 +184,10 @@ def _check_references(references: Mapping[str, AnnData]) -> None:
             raise TypeError(
                 f"references must hold AnnData objects, not {type(adata).__name__} for {name!r}."
             )
-        remedy = f"references[{name!r}].var_names_make_unique()"
-        check_unique(adata.var_names, f"var_names of references[{name!r}]", remedy)
+        where = f"references[{name!r}]"
+        for axis in ("obs_names", "var_names"):
+            remedy = f"{where}.{axis}_make_unique()"
+            check_unique(getattr(adata, axis), f"{axis} of {where}", remedy)
         organism = GeneList(adata.var_names).organism
         if organism is not None:
             organisms.setdefault(organism, name)
@@ -202,60 +202,6 @@ def _check_references(references: Mapping[str, AnnData]) -> None:
 # --------------------------------------------------------------------------- labels
 
 
-def _label_table(
-    name: str,
-    adata: AnnData,
-    key: str,
-    mapping: Mapping[str, str | Mapping[str, str]] | None,
-) -> pd.DataFrame:
-    """List the labels of a reference, with the joined label that is asked for, and their terms."""
-    groups = read_groups(adata, key, name="labels_key", allow_missing=True)
-    labels = list(groups.categories)
-    own_mapping = mapping or {}
-    if name in own_mapping and isinstance(own_mapping[name], Mapping):
-        own_mapping = own_mapping[name]  # type: ignore[assignment]
-    table = pd.DataFrame({"reference": name, "label": labels})
-    table["cell_type"] = [str(own_mapping.get(label, label)) for label in labels]
-    terms = _terms_in_obs(adata, key, groups)
-    names = read_ontology().names
-    table[_TERM] = [
-        joined if joined in names else terms.get(label) or match_label(joined).term
-        for label, joined in zip(labels, table["cell_type"], strict=True)
-    ]
-    table[_TERM] = table[_TERM].fillna(NO_TERM)
-    table["cell_type"] = [names.get(joined, joined) for joined in table["cell_type"]]
-    table["n_cells"] = np.bincount(
-        groups.codes[groups.codes >= 0], minlength=len(labels)
-    )
-    return table[table["cell_type"] != ""]
-
-
-def _terms_in_obs(adata: AnnData, key: str, groups: pd.Categorical) -> dict[str, str]:
-    """Read the terms of labels from the column that data of CELLxGENE have."""
-    column = f"{key}{TERM_SUFFIX}"
-    if column not in adata.obs:
-        return {}
-    pairs = pd.DataFrame(
-        {"label": groups, "term": adata.obs[column].astype(str).to_numpy()}
-    )
-    pairs = pairs[pairs["term"].isin(list(read_ontology().names))]
-    return dict(pairs.drop_duplicates("label").itertuples(index=False))
-
-
-def _unify(labels: pd.DataFrame) -> pd.DataFrame:
-    """Give labels with the same term one name: that of the earliest reference."""
-    has_term = labels[_TERM] != NO_TERM
-    name_of_term = labels[has_term].drop_duplicates(_TERM).set_index(_TERM)["cell_type"]
-    labels.loc[has_term, "cell_type"] = labels.loc[has_term, _TERM].map(name_of_term)
-    without_term = labels.loc[~has_term, "cell_type"]
-    if len(without_term):
-        logger.info(
-            "join_references: no term for %s; mapping= takes one",
-            list_names(list(without_term.unique())),
-        )
-    return labels
-
-
 def _check_batches(references: Mapping[str, AnnData], batch_key: str) -> None:
     """Refuse a column of batches that no reference has."""
     columns = {column for adata in references.values() for column in adata.obs}
@@ -263,23 +209,6 @@ def _check_batches(references: Mapping[str, AnnData], batch_key: str) -> None:
         raise KeyError(
             f"No reference has a column {batch_key!r} in obs{only_known(batch_key, columns)}"
         )
-
-
-def _check_common_labels(labels: pd.DataFrame) -> None:
-    """Refuse references without a label in common with another one, nor one above or below."""
-    types_of = labels.groupby("reference", sort=False)["cell_type"].agg(set)
-    term_of = dict(zip(labels["cell_type"], labels[_TERM], strict=True))
-    for name, types in types_of.items():
-        elsewhere = set().union(*types_of.drop(name))
-        related = {
-            relative for label in elsewhere for relative in line_of(label, term_of)
-        }
-        lines = {relative for label in types for relative in line_of(label, term_of)}
-        if not (types & related or lines & elsewhere):
-            raise ValueError(
-                f"{name!r} has no label in common with the other references: {list_names(sorted(types), 5)} there, "
-                f"and {list_names(sorted(elsewhere), 5)} elsewhere. Pass mapping={{label: joined label}}."
-            )
 
 
 def _check_lenders(lenders: Mapping[str, str], labels: Mapping[str, str]) -> None:
@@ -295,22 +224,23 @@ def _check_lenders(lenders: Mapping[str, str], labels: Mapping[str, str]) -> Non
 
 
 def _read(
-    name: str, adata: AnnData, key: str, table: pd.DataFrame, batch_key: str | None
+    name: str, adata: AnnData, key: str, labels: pd.DataFrame, batch_key: str | None
 ) -> _Reference:
     """Read the counts of the labeled cells of a reference."""
     groups = read_groups(adata, key, name="labels_key", allow_missing=True)
-    labels = np.array([*groups.categories, ""], dtype=object)[groups.codes]
-    is_labeled = np.isin(labels, table["label"].to_numpy())
+    of_cells = np.array([*groups.categories, ""], dtype=object)[groups.codes]
+    of_reference = labels[labels["reference"] == name]
+    is_labeled = np.isin(of_cells, of_reference["label"].to_numpy())
     batches = np.full(adata.n_obs, name, dtype=object)
     if batch_key is not None and batch_key in adata.obs:
-        batches = np.array(
-            [f"{name}/{batch}" for batch in adata.obs[batch_key]], dtype=object
-        )
+        column = adata.obs[batch_key]
+        is_known = column.notna().to_numpy()
+        batches[is_known] = [f"{name}/{batch}" for batch in column[is_known]]
     return _Reference(
         name,
         _counts(name, adata)[is_labeled],
         adata.var_names.astype(str),
-        labels[is_labeled],
+        of_cells[is_labeled],
         batches[is_labeled],
         name + "_" + adata.obs_names[is_labeled].astype(str),
     )
@@ -340,17 +270,37 @@ def _counts(name: str, adata: AnnData) -> sp.csr_matrix:
     return values
 
 
-def _translate(references: Sequence[_Reference]) -> None:
-    """Bring the names of genes to symbols if references differ in kind."""
+def _name_genes_alike(references: Sequence[_Reference]) -> None:
+    """Give a gene one name in all references: a symbol if they differ in kind."""
     kinds = {GeneList(reference.genes).kind for reference in references}
-    if len(kinds) < 2:
+    if len(kinds) > 1:
+        for reference in references:
+            _translate_to_symbols(reference)
+    known = references[0].genes
+    for reference in references[1:]:
+        positions = find_genes(
+            reference.genes, known, lambda: None, sufficient_share=np.inf
+        ).indexer
+        is_known = positions >= 0
+        names = np.asarray(reference.genes, dtype=object)
+        names[is_known] = known[positions[is_known]]
+        known = known.append(reference.genes[~is_known])
+        reference.genes = pd.Index(names)
+
+
+def _translate_to_symbols(reference: _Reference) -> None:
+    """Replace the names of genes by symbols, and leave out genes that two other names stand for."""
+    genes = GeneList(reference.genes)
+    if genes.organism is None:
         return
-    for reference in references:
-        symbols = map_genes(list(reference.genes))
-        names = np.where(symbols.isna(), reference.genes, symbols)
-        is_unique = ~pd.Index(names).duplicated(keep=False)
-        reference.counts = reference.counts[:, is_unique]
-        reference.genes = pd.Index(names[is_unique].astype(str))
+    symbols = pd.Series(genes.resolve(genes.organism).genes, dtype=object)
+    own_names = pd.Series(np.asarray(reference.genes, dtype=object))
+    # A gene that is there by its own name has this name, and an alias of it is another gene.
+    is_translated = symbols.notna() & ~symbols.isin(own_names)
+    names = own_names.mask(is_translated, symbols)
+    is_unique = (~names.duplicated(keep=False)).to_numpy()
+    reference.counts = reference.counts[:, is_unique]
+    reference.genes = pd.Index(names[is_unique].astype(str))
 
 
 def _join(
@@ -382,8 +332,8 @@ def _join(
         pieces.append(study[:, genes])
     joined = ad.concat(pieces)
     joined.X = sp.csr_matrix(joined.X, dtype=np.float32)
-    joined.obs[_TERM] = joined.obs["cell_type"].map(term_of)
-    joined.obs = joined.obs[["cell_type", _TERM, "reference", "batch"]].astype(
+    joined.obs[JOINED_TERM] = joined.obs["cell_type"].map(term_of)
+    joined.obs = joined.obs[["cell_type", JOINED_TERM, "reference", "batch"]].astype(
         "category"
     )
     joined.var["n_measured"] = sum(genes.isin(study.var_names) for study in studies)
