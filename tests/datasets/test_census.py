@@ -307,3 +307,10 @@ def test_without_the_client(monkeypatch):
     monkeypatch.setitem(sys.modules, "cellxgene_census", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'tosica\[census\]'"):
         tosica.datasets.census("glow organ")
+
+
+def test_a_model_of_a_tissue_has_no_dry_run():
+    with pytest.raises(
+        TypeError, match=r"tosica\.datasets\.census\(tissue, dry_run=True\)"
+    ):
+        tosica.datasets.tissue_model("lung", dry_run=True)

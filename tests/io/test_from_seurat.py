@@ -119,3 +119,14 @@ def test_a_query_is_recognized(converted, pbmc_model):
         ValueError, match=re.escape("repair it with tosica.io.from_seurat")
     ):
         pbmc_model.annotate(converted)
+
+
+def test_the_result_shares_nothing_with_the_object():
+    adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
+    adata.obsm["X_umap"] = np.zeros((adata.n_obs, 2))
+    before = adata.copy()
+    repaired = tosica.io.from_seurat(adata)
+    repaired.X.data[:] = 0
+    repaired.obsm["X_umap"] += 1
+    assert (adata.X != before.X).nnz == 0
+    assert not adata.obsm["X_umap"].any()

@@ -102,3 +102,14 @@ def test_there_and_back(tmp_path):
     ]
     tosica.io.to_seurat(adata, tmp_path / "annotation")
     r("take_back.R", tmp_path / "object.rds", tmp_path / "annotation")
+
+
+@pytest.mark.parametrize("form", ["array of three dimensions", "table"])
+def test_a_umap_of_another_form_is_written(annotated, tmp_path, form):
+    umap = np.random.default_rng(0).random((annotated.n_obs, 3))
+    if form == "table":
+        umap = pd.DataFrame(umap[:, :2], index=annotated.obs_names)
+    annotated.obsm["X_umap"] = umap
+    tosica.io.to_seurat(annotated, tmp_path / "folder", key="mine")
+    written = pd.read_csv(tmp_path / "folder" / "X_umap.csv", index_col=0)
+    assert_allclose(written, umap, rtol=1e-5)

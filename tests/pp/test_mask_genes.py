@@ -386,3 +386,17 @@ def test_weights_that_are_none(pbmc, weight):
     with pytest.raises(TypeError, match="'weight'"):
         tosica.pp.build_mask(adata, net)
     assert KEY not in adata.uns
+
+
+def test_a_column_of_lists_is_no_column_of_names(symbols):
+    adata = named([f"unknown{i}" for i in range(len(symbols))])
+    adata.var["symbol"] = list(symbols)
+    adata.var["sets"] = [["a", "b"]] * adata.n_vars
+    tosica.pp.build_mask(adata, min_genes=2)
+    assert adata.varm[KEY].sum() > 0
+
+
+def test_numbers_of_rows_that_are_left_are_no_entrez_numbers():
+    rows = np.sort(np.random.default_rng(0).choice(20_000, 765, replace=False))
+    with pytest.raises(ValueError, match="row numbers"):
+        tosica.pp.build_mask(named(rows.astype(str)))

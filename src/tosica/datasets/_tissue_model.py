@@ -13,7 +13,7 @@ from sklearn.model_selection import GroupKFold
 
 from tosica._files import cache_folder, new_in_cache
 from tosica._settings import logger, settings
-from tosica._text import format_thousands
+from tosica._text import call, format_thousands
 from tosica._validate import validate_params
 from tosica.datasets._census import census
 from tosica.model import TOSICA
@@ -73,6 +73,11 @@ def tissue_model(tissue: str, organism: str = "human", **kwargs: Any) -> TOSICA:
 
 def tissue_model_folder(tissue: str, organism: str, **kwargs: Any) -> Path:
     """Find the model of a tissue in the cache, or train it and put it there."""
+    if kwargs.get("dry_run"):
+        raise TypeError(
+            "A model of a tissue has no dry_run: "
+            f"{call('tosica.datasets.census', 'tissue, dry_run=True')} says what it would be made of."
+        )
     reference = census(tissue, organism, **kwargs)
     folder = _cache_path(reference)
     if not folder.is_dir():

@@ -113,13 +113,12 @@ class GeneList:
                 pd.api.types.is_numeric_dtype(values.dtype)
                 or pd.api.types.is_datetime64_any_dtype(values.dtype)
             )
-            if (
-                isinstance(column, str)
-                and is_text
-                and values.nunique() > len(values) / 2
-            ):
-                names = undecorated(pd.Index(values.astype(str)))
-                columns.append((column, GeneList(names)))
+            if not isinstance(column, str) or not is_text:
+                continue
+            # Lists and other values of a column have no number of unique ones.
+            texts = values.astype(str)
+            if texts.nunique() > len(texts) / 2:
+                columns.append((column, GeneList(undecorated(pd.Index(texts)))))
         return columns
 
     @cached_property

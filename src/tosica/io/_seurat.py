@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import h5py
+import numpy as np
 import pandas as pd
 
 from tosica._files import replace_file
@@ -210,7 +211,8 @@ def from_seurat(
             f"{list_names(codes)} may be codes of factors whose levels anndata dropped; "
             "tosica.io.read_seurat restores them from the file"
         )
-    return to_anndata(contents)
+    # Matrices that need no repair are those of the caller.
+    return to_anndata(contents).copy()
 
 
 # --------------------------------------------------------------------------- writing
@@ -327,7 +329,7 @@ def _tables(adata: AnnData, key: str) -> dict[str, pd.DataFrame]:
     if f"{key}_probabilities" in adata.obsm:
         tables["probabilities.csv"] = adata.obsm[f"{key}_probabilities"]
     if "X_umap" in adata.obsm:
-        tables["X_umap.csv"] = pd.DataFrame(
-            adata.obsm["X_umap"], index=adata.obs_names, columns=["UMAP_1", "UMAP_2"]
-        )
+        umap = np.asarray(adata.obsm["X_umap"])
+        axes = [f"UMAP_{axis + 1}" for axis in range(umap.shape[1])]
+        tables["X_umap.csv"] = pd.DataFrame(umap, index=adata.obs_names, columns=axes)
     return {name: table.rename_axis("cell") for name, table in tables.items()}

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 # Stands for human_gobp or mouse_gobp, depending on the data.
 _GOBP = "gobp"
 # The largest sets of a collection are nearly the same. Models without these repetitions are as
-# accurate and easier to interpret (benchmarks/gene_sets.py).
+# accurate and easier to interpret.
 _MAX_JACCARD = 0.5
 # Most features with a token each: the cost of attention grows with the square of their number.
 _MAX_FEATURES = 1000
