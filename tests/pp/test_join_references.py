@@ -366,3 +366,16 @@ def test_a_cell_that_is_there_twice_is_refused(studies):
     studies["flat"].obs_names = ["a", *studies["flat"].obs_names[1:-1], "a"]
     with pytest.raises(ValueError, match="obs_names of references"):
         tosica.pp.join_references(studies, "label")
+
+
+@pytest.mark.parametrize("names", [["one", "two"], ["two", "one"]])
+def test_symbols_stay_beside_identifiers(blood, names):
+    one, two = (half.copy() for half in blood)
+    ids = tosica.gs.map_genes(list(two.var_names), to="ensembl")
+    rename(two, np.where(ids.isna(), two.var_names, ids))
+    halves = {"one": one, "two": two}
+    joined = tosica.pp.join_references(
+        {name: halves[name] for name in names}, "bulk_labels"
+    )
+    is_old = joined.var_names.isin(one.var_names)
+    assert is_old.mean() > 0.97

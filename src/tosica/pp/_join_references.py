@@ -77,8 +77,8 @@ def join_references(
     ----------
     references
         Names and cells: counts, or the natural logarithm of normalized counts, which is undone. Genes are
-        matched by their names, then by other identifiers and older symbols; if the references differ in
-        kind, names are translated to symbols.
+        matched by their names, then by other identifiers and older symbols, and have the name of the
+        first reference, or of the first with symbols.
     labels_key
         Column of ``obs`` with the labels, or one for each name. Terms are read from
         ``f"{labels_key}_ontology_term_id"`` if it is there, and else found by
@@ -271,13 +271,18 @@ def _counts(name: str, adata: AnnData) -> sp.csr_matrix:
 
 
 def _name_genes_alike(references: Sequence[_Reference]) -> None:
-    """Give a gene one name in all references: a symbol if they differ in kind."""
-    kinds = {GeneList(reference.genes).kind for reference in references}
-    if len(kinds) > 1:
-        for reference in references:
-            _translate_to_symbols(reference)
-    known = references[0].genes
-    for reference in references[1:]:
+    """Give a gene one name in all references: that of the first, or of the first with symbols."""
+    kinds = [GeneList(reference.genes).kind or "" for reference in references]
+    has_symbols = [kind.endswith("symbols") for kind in kinds]
+    if len(set(kinds)) > 1:
+        for reference, has_names in zip(references, has_symbols, strict=True):
+            if not has_names:
+                _translate_to_symbols(reference)
+    ordered = [
+        references[i] for i in np.argsort(np.logical_not(has_symbols), kind="stable")
+    ]
+    known = ordered[0].genes
+    for reference in ordered[1:]:
         positions = find_genes(
             reference.genes, known, lambda: None, sufficient_share=np.inf
         ).indexer
