@@ -239,7 +239,7 @@ def report(result: dict[str, Any]) -> str:
         "The cells of the last task are made up: ten thousand for the reference, three thousand for the query.",
         "The label within a lineage says whether one of two programs of genes is active, or both or none. A test",
         "on held-out cells finds such products, and the network is then trained longer, with nothing hidden. It",
-        "found none in Kang, pbmc68k and lung (two seeds of each).",
+        "found none in Kang, pbmc68k and lung.",
         "",
         *version_lines(result),
     ]
