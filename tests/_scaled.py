@@ -102,6 +102,8 @@ TAKEN = {
 REFUSED = {
     "counts without ambient RNA": ambient_removed,
     "log1p twice": lambda c: np.log1p(log(c)),
+    "log1p and normalized again": lambda c: 1e4 * shares(log(c)),
+    "normalized and log1p twice": lambda c: log(log(c)),
     "log1p of raw counts": np.log1p,
     "square roots": lambda c: np.sqrt(1e4 * shares(c)),
     "square roots of raw counts": np.sqrt,

@@ -9,11 +9,13 @@ taken as natural logarithms, and everything else is refused in one sentence.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
+from scipy.optimize import brentq
 
 from tosica._text import call, in_python, parameter
 from tosica.data._matrix import BLOCK, CellMatrix
@@ -39,6 +41,11 @@ SAME_TOTAL = 0.01
 _MULTIPLES = (1.5, 8.5)
 _FEWEST_MULTIPLES = 5
 _SHARE_WHOLE = 0.9
+# A value is whole if it is as near, and numbers of counts up to this one are judged where they are
+# computed from two values of a cell. Factors of a normalization lie in this range.
+_NEAR_WHOLE = 0.05
+_LARGEST_MULTIPLE = 20
+_FACTORS = (1e-9, 1e9)
 # Cells on another scale are a mixture from three of them and this share on.
 _SHARE_OF_MIXTURE = 0.1
 # log1p of counts per million stays below 13.9; larger values, if nothing tells, are no logarithm.
@@ -302,8 +309,47 @@ def recognize(cells: sp.csr_matrix) -> str | None:
     if _n_unique_rows(cells) >= FEWEST:
         for transform, counts in zip(transforms, inverted, strict=True):
             if totals_equal(cell_totals(counts)):
-                return transform.name
+                return "normalized twice" if _are_logarithms(counts) else transform.name
     return None
+
+
+def _are_logarithms(values: sp.csr_matrix) -> bool:
+    """Whether values of cells are logarithms of counts, each cell times a number of its own.
+
+    That is what a second normalization leaves. With the smallest two values :math:`a` and :math:`b`
+    of a cell, of one count and of two, :math:`f` with :math:`b / a = log(1 + 2 f) / log(1 + f)` is
+    the factor of the first normalization, and gives the number of counts of each other value.
+    """
+    smallest_factor, largest_factor = _FACTORS
+    n_fitting = 0
+    n_informative = 0
+    for first, last in pairwise(values.indptr):
+        distinct = np.unique(values.data[first:last].astype(np.float32))
+        # Equal values may differ by rounding.
+        is_new = np.diff(distinct, prepend=0) > 1e-4 * distinct
+        ratio = distinct[is_new].astype(np.float64) / distinct[0]
+        if len(ratio) < 2 + _FEWEST_MULTIPLES:
+            continue
+        second = ratio[1]
+        least = _ratio_of_counts(2, largest_factor)
+        if not least < second < _ratio_of_counts(2, smallest_factor):
+            continue
+        factor = brentq(
+            lambda f, second=second: _ratio_of_counts(2, f) - second, *_FACTORS
+        )
+        judged = ratio[2:][ratio[2:] < _ratio_of_counts(_LARGEST_MULTIPLE, factor)]
+        if len(judged) < _FEWEST_MULTIPLES:
+            continue
+        n_informative += 1
+        counts = np.expm1(judged * np.log1p(factor)) / factor
+        share = np.mean(np.abs(counts - np.rint(counts)) < _NEAR_WHOLE)
+        n_fitting += int(share >= _SHARE_WHOLE)
+    return n_informative >= FEWEST and 2 * n_fitting > n_informative
+
+
+def _ratio_of_counts(n_counts: int, factor: float) -> float:
+    """Logarithm of a number of counts times a factor, over that of one count."""
+    return float(np.log1p(n_counts * factor) / np.log1p(factor))
 
 
 class _MultiplesFit(NamedTuple):
@@ -326,7 +372,7 @@ def _fit_multiples(counts: sp.csr_matrix) -> _MultiplesFit:
     nearest = np.rint(ratio)
     distance = np.where(is_judged, np.abs(ratio - nearest), 0.0)
     n_judged = np.add.reduceat(is_judged, row_starts, dtype=np.int64)
-    is_near = is_judged & (distance < 0.05)
+    is_near = is_judged & (distance < _NEAR_WHOLE)
     n_whole = np.add.reduceat(is_near, row_starts, dtype=np.int64)
     # Values that are all equal fit any transform.
     low = np.minimum.reduceat(np.where(is_judged, nearest, np.inf), row_starts)
