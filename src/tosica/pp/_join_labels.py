@@ -137,10 +137,10 @@ def _terms_in_obs(adata: AnnData, key: str, groups: pd.Categorical) -> dict[str,
     column = f"{key}{TERM_SUFFIX}"
     if column not in adata.obs:
         return {}
-    pairs = pd.DataFrame(
-        {"label": groups, "term": adata.obs[column].astype(str).to_numpy()}
-    )
-    pairs = pairs[pairs["term"].isin(list(read_ontology().names))]
+    terms = adata.obs[column].astype(str).to_numpy(dtype=object)
+    # A categorical would count labels that have no such term, too.
+    pairs = pd.DataFrame({"label": np.asarray(groups, dtype=object), "term": terms})
+    pairs = pairs[pairs["label"].notna() & pairs["term"].isin(read_ontology().names)]
     # The term of most cells, whatever their order.
     counts = pairs.value_counts().reset_index()
     counts = counts.sort_values(["count", "term"], ascending=[False, True])
