@@ -109,9 +109,8 @@ def join_references(
             (the name) and ``batch``, which tells batches of different references apart; all categorical.
         ``.var``
             ``n_measured``, the number of references that measured the gene, and ``study_share``, from 0 to
-            1: how much of the variance of its mean over types and references is due to references. A
-            plain regression on the genes below a third is more accurate in another study; tosica's own
-            model is more accurate with all genes.
+            1: how much of the variance of its mean over types and references is due to references. On
+            average, models of the genes below a third are more accurate in another study.
         ``.uns["join_references"]``
             ``labels``: table of ``reference``, ``label``, ``cell_type``,
             ``cell_type_ontology_term_id`` and ``n_cells``.
