@@ -266,9 +266,9 @@ def report(result: dict[str, Any]) -> str:
         "# Several references",
         "",
         "`python -m benchmarks.references`. Other studies of blood label one that is left out: accuracy/macro-F1, at "
-        f"most {MAX_CELLS} cells of each, {runs['seed'].nunique()} draws. Only who has the labels knows which one is best alone. *Concatenated*: on "
-        "the genes that all have. *Joined*: by `pp.join_references`. *Stable genes* have a `study_share` of at most a "
-        "third, which was chosen on three of these studies at a time.",
+        f"most {MAX_CELLS} cells of each, {runs['seed'].nunique()} draws. Only who has the labels knows which one is "
+        "best alone. *Concatenated*: on the genes that all have. *Joined*: by `pp.join_references`. *Stable genes* "
+        "have a `study_share` of at most a third, which was chosen on three of these studies at a time.",
         "",
     ]
     rows: list[list[str]] = []
