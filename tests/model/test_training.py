@@ -223,6 +223,15 @@ class Losses(Callback):
         self.seen.append((loss, weights_of(pl_module)))
 
 
+def test_a_reference_that_was_set_up_again_is_refused(toy):
+    first = untrained(toy)
+    toy.obs["side"] = np.where(toy.obs["kind"] == "a", "left", "right")
+    TOSICA.setup_anndata(toy, labels_key="side")
+    with pytest.raises(ValueError, match="set up again"):
+        first.train(max_epochs=1)
+    TOSICA(toy, embed_dim=8, n_heads=2).train(max_epochs=1)
+
+
 def test_early_stopping_goes_back_to_the_best_weights(toy, train):
     losses = Losses()
     # Far too large a step, so that the loss soon rises.
