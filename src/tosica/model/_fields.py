@@ -417,12 +417,15 @@ class LabelsField(CategoricalObsField):
         labels = self._labels(adata_target, names.tolist())
         sizes = _sizes(labels)
         sizes = sizes[~sizes.index.isin(names)]
-        self._leave_out(sizes)
+        rare = self._leave_out(sizes)
         new = sizes.index[sizes >= self._min_cells]
         if len(new):
             raise ValueError(
                 f"{self._where} has labels that the model does not know: {list_names(sorted(new))}."
             )
+        if self._unlabeled is None and (rare or (labels.codes < 0).any()):
+            # Else these cells would get the code of the last label.
+            self._unlabeled = UNKNOWN
         if self._unlabeled is not None and self._unlabeled not in names:
             names = np.append(names, self._unlabeled)
         self._write_codes(adata_target, labels, names)
