@@ -279,12 +279,34 @@ def test_texts_that_mean_no_label_or_another_one(toy, text):
     assert set(codes) == ({0} if text in SPELLINGS else {3})
 
 
-@pytest.mark.parametrize("category", ["?", "NA", None])
+@pytest.mark.parametrize("category", ["?", "NA"])
 def test_missing_values_beside_the_unlabeled_category(toy, category):
     kind = toy.obs["kind"].astype(object)
     kind.iloc[:4], kind.iloc[4:6] = None, category
     toy.obs["kind"] = kind
-    untrained(toy, unlabeled_category=category or "?")
+    untrained(toy, unlabeled_category=category)
+    assert list(toy.obs["_scvi_labels"][:6]) == [3] * 6
+
+
+def test_an_unlabeled_category_beside_missing_values_is_warned_of_if_no_cell_has_it(
+    toy,
+):
+    kind = toy.obs["kind"].astype(object)
+    kind.iloc[:4], kind.iloc[4:6] = None, "later"
+    toy.obs["kind"] = kind
+    with pytest.warns(
+        UserWarning, match="has no cell 'latr', the unlabeled_category, .* 'later'"
+    ):
+        model = untrained(toy, unlabeled_category="latr")
+    assert model.labels == ["a", "b", "c", "later"]
+
+
+def test_an_unlabeled_number_is_found_beside_missing_values(toy):
+    kind = toy.obs["kind"].cat.codes.astype(float) + 0.5
+    kind.iloc[:4], kind.iloc[4:6] = np.nan, -1
+    toy.obs["kind"] = kind
+    model = untrained(toy, unlabeled_category=-1)
+    assert model.labels == ["0.5", "1.5", "2.5"]
     assert list(toy.obs["_scvi_labels"][:6]) == [3] * 6
 
 

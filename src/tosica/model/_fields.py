@@ -508,7 +508,7 @@ def clean_labels(
     spellings
         Spellings that are kept; else it is the most frequent one.
     must_occur
-        Refuse ``unlabeled`` if every cell has another value.
+        Refuse ``unlabeled`` if every cell has another value, and warn if the others have none.
 
     Raises
     ------
@@ -518,20 +518,20 @@ def clean_labels(
     Warns
     -----
     UserWarning
-        If either is done, but for ``unlabeled``.
+        If either is done, but for ``unlabeled``, or if it is in no cell beside cells without a value.
     """
     labels = pd.Categorical(column)
     text = [str(name) for name in labels.categories]
-    if (
-        must_occur
-        and unlabeled is not None
-        and unlabeled not in text
-        and (labels.codes >= 0).all()
-    ):
-        raise ValueError(
+    if unlabeled is not None:
+        unlabeled = _spelled_as(labels.categories, unlabeled)
+    if must_occur and unlabeled is not None and unlabeled not in text:
+        problem = (
             f"{where} has no cell {unlabeled!r}, the {argument('unlabeled_category')}"
-            f"{did_you_mean(unlabeled, text, 1)}"
         )
+        advice = did_you_mean(unlabeled, text, 1)
+        if (labels.codes >= 0).all():
+            raise ValueError(f"{problem}{advice}")
+        warn_user(f"{problem}, only cells without a value (NaN){advice}")
     n_cells = np.bincount(labels.codes[labels.codes >= 0], minlength=len(text))
     code_of_spelling: dict[str, int] = {}
     # The last entry is the code of cells without a value.
@@ -561,6 +561,17 @@ def clean_labels(
         )
         warn_user(f"{where}: joined {', '.join(joined)}, {differ}.")
     return pd.Categorical.from_codes(code[labels.codes], dtype=labels.dtype)
+
+
+def _spelled_as(categories: pd.Index, name: str) -> str:
+    """Spell a number as the equal category: pandas makes -1.0 of -1 in a column with NaN."""
+    if not pd.api.types.is_float_dtype(categories.dtype):
+        return name
+    try:
+        value = float(name)
+    except ValueError:
+        return name
+    return next((str(c) for c in categories if c == value), name)
 
 
 def _sizes(labels: pd.Categorical) -> pd.Series:
