@@ -532,3 +532,24 @@ def test_new_labels_of_the_same_type(toy, train):
     assert grown.labels == ["3", "4", "new"]
     assert grown.predict(toy).dtype == object
     assert model.predict(toy).dtype == np.int64
+
+
+def test_whole_numbers_beside_cells_without_a_label(toy, train):
+    codes = known(toy, "integers")
+    reference = toy[codes != 5].copy()
+    reference.obs["kind"] = codes[codes != 5]
+    model = train(reference)
+    # Pandas holds them as float64.
+    toy.obs["kind"] = codes.where(np.arange(90) % 4 > 0)
+    model.recalibrate(toy, "kind")
+    assert len(model.training_.held_out_probabilities[0]) == 44
+    grown = TOSICA.load_query_data(toy, model)
+    assert grown.labels == ["3", "4", "5"]
+    grown.fit_new_labels()
+    assert grown.predict(toy).dtype == np.int64
+    # Labels that were learnt from such a column have a point.
+    reference.obs["kind"] = reference.obs["kind"].astype(float)
+    model = train(reference)
+    model.recalibrate(toy, "kind")
+    assert len(model.training_.held_out_probabilities[0]) == 44
+    assert TOSICA.load_query_data(toy, model).labels == ["3.0", "4.0", "5.0"]
