@@ -86,7 +86,11 @@ def test_cells_without_a_label_are_no_class(toy, name):
     assert set(toy.obs["_scvi_labels"][:10]) == {3}
 
 
-@pytest.mark.parametrize("colors", [None, ["#aa0000"]], ids=["none", "too few"])
+@pytest.mark.parametrize(
+    "colors",
+    [None, ["#aa0000"], ["#aa0000", "#00bb00", "grey50"]],
+    ids=["none", "too few", "of R"],
+)
 def test_without_colors_scanpys_are_taken(toy, colors):
     del toy.uns["kind_colors"]
     if colors is not None:

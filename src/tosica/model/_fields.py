@@ -627,9 +627,15 @@ def read_terms(obs: pd.DataFrame, key: str, labels: list[str]) -> dict[str, str]
 
 def _colors(adata: AnnData, key: str) -> dict[str, str]:
     """Label to the color that scanpy keeps for it, or that it would give it."""
+    from matplotlib.colors import is_color_like
+
     labels = pd.Categorical(adata.obs[key])
     colors = adata.uns.get(f"{key}_colors")
-    if colors is None or len(colors) < len(labels.categories):
+    if colors is not None:
+        colors = [str(color) for color in colors]
+    # R has colors that matplotlib lacks, such as grey50.
+    is_palette = colors is not None and all(map(is_color_like, colors))
+    if not is_palette or len(colors) < len(labels.categories):
         labels = labels.remove_unused_categories()
         colors = default_palette(len(labels.categories))
-    return dict(zip(labels.categories.astype(str), map(str, colors), strict=False))
+    return dict(zip(labels.categories.astype(str), colors, strict=False))
