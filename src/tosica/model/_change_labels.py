@@ -460,7 +460,7 @@ class ChangeLabelsMixin(SetupMixin):
         for name in SCVI_ATTRS:
             setattr(model, name, deepcopy(getattr(self, name, None)))
         model._term_of_label = dict(labels.terms)
-        if labels.parents:
+        if self._parent_of_label is not None:
             model.label_parents_ = labels.parents
         model.to_device(self.module.device)
         model.module.eval()

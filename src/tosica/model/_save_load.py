@@ -207,8 +207,8 @@ class SaveLoadMixin(SetupMixin):
                 raise ValueError("The terms of the labels are not those of a model.")
         # Not by the attribute: another release of the ontology may have had other terms.
         self._term_of_label = dict(terms)
-        if attributes["label_parents_"]:
-            self.label_parents_ = attributes["label_parents_"]
+        # Also if there are none: those of the levels may have been taken away.
+        self.label_parents_ = attributes["label_parents_"]
 
     @classmethod
     @validate_params(
