@@ -444,7 +444,11 @@ class ChangeLabelsMixin(SetupMixin):
         if "n_labels" in labels_field.get("summary_stats", {}):
             n_categories = len(state[LabelsField.CATEGORICAL_MAPPING_KEY])
             labels_field["summary_stats"]["n_labels"] = n_categories
-        model = type(self)(None, registry=registry, **self.init_params_["non_kwargs"])
+        # A new model draws weights, which are replaced.
+        with torch.random.fork_rng(devices=[]):
+            model = type(self)(
+                None, registry=registry, **self.init_params_["non_kwargs"]
+            )
         codes = torch.from_numpy(self._label_table.codes(labels.names))
         weights = self.module.state_dict()
         for name, weight in weights.items():

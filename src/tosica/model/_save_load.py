@@ -183,7 +183,9 @@ class SaveLoadMixin(SetupMixin):
             cls._setup_from_registry(adata, registry)
         with refuse_other_versions(path):
             own_registry = registry if adata is None else None
-            model = cls(adata, own_registry, **parameters)
+            # A new model draws weights, which are replaced.
+            with torch.random.fork_rng(devices=[], enabled=adata is None):
+                model = cls(adata, own_registry, **parameters)
             model.module.load_state_dict(contents[_STATE])
             model._restore_attributes(attributes)
         model.module.to(torch_device).eval()
