@@ -324,8 +324,10 @@ def test_the_bar_of_a_training(toy, train, terminal):
     assert "train: network, epoch 2/2: 100%" in terminal.getvalue()
 
 
-def test_a_bar_of_the_callers_takes_its_place(toy, train, terminal):
-    train(toy, max_epochs=2, callbacks=[TQDMProgressBar()])
+@pytest.mark.parametrize("form", [list, tuple, next], ids=["list", "tuple", "alone"])
+def test_a_bar_of_the_callers_takes_its_place(toy, train, terminal, form):
+    callbacks = form(iter([TQDMProgressBar()]))
+    train(toy, max_epochs=2, callbacks=callbacks)
     assert "network, epoch" not in terminal.getvalue()
 
 
