@@ -36,7 +36,12 @@ ATTRIBUTION: Final = "tosica_attribution"
 
 
 def read_groups(
-    adata: AnnData, groupby: str, *, name: str = "groupby", allow_missing: bool = False
+    adata: AnnData,
+    groupby: str,
+    *,
+    name: str = "groupby",
+    allow_missing: bool = False,
+    known: Sequence[str] | None = None,
 ) -> pd.Categorical:
     """Read the groups of cells from a column of obs.
 
@@ -50,6 +55,8 @@ def read_groups(
         Name of the caller's parameter for it, in messages.
     allow_missing
         Accept cells without a group (NaN); their code is -1.
+    known
+        Labels of a model. If given, floating-point numbers are taken as by :func:`whole_numbers`.
 
     Returns
     -------
@@ -78,7 +85,27 @@ def read_groups(
     where = f"adata.obs[{groupby!r}]"
     cure = in_python(f" with adata[{where}.notna()].copy()")
     remedy = f"give them a group, or leave them out{cure}"
+    if known is not None:
+        column = whole_numbers(column, known)
     return as_groups(column, where, remedy=remedy, allow_missing=allow_missing)
+
+
+def whole_numbers(column: pd.Series, known: Sequence[str]) -> pd.Series:
+    """Take whole numbers for these where pandas holds them as float64, beside cells without one.
+
+    Parameters
+    ----------
+    column
+        One value a cell; values that are not whole numbers are returned as they are.
+    known
+        Labels of a model. If some of the numbers are written as these with a point, all are.
+    """
+    values = column.dropna()
+    if column.dtype.kind != "f" or not len(values) or (values % 1 != 0).any():
+        return column
+    if values.astype(str).isin(known).any():
+        return column.astype(object)
+    return column.astype("Int64")
 
 
 def as_groups(

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scvi
+import torch
 from anndata import AnnData
 from numpy.testing import assert_allclose
 
@@ -414,3 +415,10 @@ def test_a_subset_of_the_labels_is_a_model(base, unseen, save_and_load):
     assert loaded.predict(unseen).tolist() == unseen.obs["tosica_prediction"].tolist()
     with pytest.raises(ValueError, match="call recalibrate with labeled cells"):
         loaded.predict_set(unseen)
+
+
+def test_random_numbers_of_the_caller_are_not_drawn(base, unseen, save_and_load):
+    state = torch.get_rng_state()
+    base.annotate(unseen, labels=base.labels[:3])
+    save_and_load(base.subset(base.labels[:3]))
+    assert torch.equal(torch.get_rng_state(), state)

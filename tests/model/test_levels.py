@@ -1,6 +1,7 @@
 """Labels in several columns, from broad to fine: a tree at setup, and predictions of every level."""
 
 import re
+from copy import copy
 from functools import cache
 from html import unescape
 
@@ -108,6 +109,13 @@ def test_saved_and_loaded(model, toy_query, save_and_load):
     model.annotate(toy_query)
     pd.testing.assert_frame_equal(annotated.obs, toy_query.obs)
     assert loaded.label_parents_ == model.label_parents_
+
+
+def test_parents_that_were_taken_away_stay_away(model, save_and_load):
+    model = copy(model)
+    model.label_parents_ = {}
+    assert save_and_load(model).label_parents_ == {}
+    assert model.subset(["a", "b"]).label_parents_ == {}
 
 
 def test_from_disk_as_in_memory(model, toy_query, tmp_path):

@@ -265,6 +265,18 @@ def test_other_reference_with_fewer_labels_new_batches_or_unlabeled_cells(
     assert_array_equal(model.test_indices, np.arange(12))
 
 
+def test_other_reference_with_unlabeled_cells_for_a_model_of_labeled_ones(toy, folder):
+    kind = toy.obs["kind"].astype(str).to_numpy(dtype=object)
+    kind[:12] = "unassigned"
+    toy.obs["kind"] = kind
+    with pytest.warns(UserWarning, match="'unassigned'"):
+        model = TOSICA.load(folder, adata=toy)
+    assert model.labels == ["a", "b", "c"]
+    assert set(toy.obs["_scvi_labels"][:12]) == {3}
+    model.train(max_epochs=1, accelerator="cpu")
+    assert_array_equal(model.test_indices, np.arange(12))
+
+
 def _same_names_other_genes(adata):
     mask = adata.varm["tosica_mask"].tolil()
     mask[20, 0] = True

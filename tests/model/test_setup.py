@@ -86,7 +86,11 @@ def test_cells_without_a_label_are_no_class(toy, name):
     assert set(toy.obs["_scvi_labels"][:10]) == {3}
 
 
-@pytest.mark.parametrize("colors", [None, ["#aa0000"]], ids=["none", "too few"])
+@pytest.mark.parametrize(
+    "colors",
+    [None, ["#aa0000"], ["#aa0000", "#00bb00", "grey50"]],
+    ids=["none", "too few", "of R"],
+)
 def test_without_colors_scanpys_are_taken(toy, colors):
     del toy.uns["kind_colors"]
     if colors is not None:
@@ -279,12 +283,34 @@ def test_texts_that_mean_no_label_or_another_one(toy, text):
     assert set(codes) == ({0} if text in SPELLINGS else {3})
 
 
-@pytest.mark.parametrize("category", ["?", "NA", None])
+@pytest.mark.parametrize("category", ["?", "NA"])
 def test_missing_values_beside_the_unlabeled_category(toy, category):
     kind = toy.obs["kind"].astype(object)
     kind.iloc[:4], kind.iloc[4:6] = None, category
     toy.obs["kind"] = kind
-    untrained(toy, unlabeled_category=category or "?")
+    untrained(toy, unlabeled_category=category)
+    assert list(toy.obs["_scvi_labels"][:6]) == [3] * 6
+
+
+def test_an_unlabeled_category_beside_missing_values_is_warned_of_if_no_cell_has_it(
+    toy,
+):
+    kind = toy.obs["kind"].astype(object)
+    kind.iloc[:4], kind.iloc[4:6] = None, "later"
+    toy.obs["kind"] = kind
+    with pytest.warns(
+        UserWarning, match="has no cell 'latr', the unlabeled_category, .* 'later'"
+    ):
+        model = untrained(toy, unlabeled_category="latr")
+    assert model.labels == ["a", "b", "c", "later"]
+
+
+def test_an_unlabeled_number_is_found_beside_missing_values(toy):
+    kind = toy.obs["kind"].cat.codes.astype(float) + 0.5
+    kind.iloc[:4], kind.iloc[4:6] = np.nan, -1
+    toy.obs["kind"] = kind
+    model = untrained(toy, unlabeled_category=-1)
+    assert model.labels == ["0.5", "1.5", "2.5"]
     assert list(toy.obs["_scvi_labels"][:6]) == [3] * 6
 
 
@@ -510,3 +536,24 @@ def test_new_labels_of_the_same_type(toy, train):
     assert grown.labels == ["3", "4", "new"]
     assert grown.predict(toy).dtype == object
     assert model.predict(toy).dtype == np.int64
+
+
+def test_whole_numbers_beside_cells_without_a_label(toy, train):
+    codes = known(toy, "integers")
+    reference = toy[codes != 5].copy()
+    reference.obs["kind"] = codes[codes != 5]
+    model = train(reference)
+    # Pandas holds them as float64.
+    toy.obs["kind"] = codes.where(np.arange(90) % 4 > 0)
+    model.recalibrate(toy, "kind")
+    assert len(model.training_.held_out_probabilities[0]) == 44
+    grown = TOSICA.load_query_data(toy, model)
+    assert grown.labels == ["3", "4", "5"]
+    grown.fit_new_labels()
+    assert grown.predict(toy).dtype == np.int64
+    # Labels that were learnt from such a column have a point.
+    reference.obs["kind"] = reference.obs["kind"].astype(float)
+    model = train(reference)
+    model.recalibrate(toy, "kind")
+    assert len(model.training_.held_out_probabilities[0]) == 44
+    assert TOSICA.load_query_data(toy, model).labels == ["3.0", "4.0", "5.0"]

@@ -2,6 +2,7 @@
 
 import re
 
+import anndata
 import numpy as np
 import pandas as pd
 import pytest
@@ -324,6 +325,22 @@ def test_column_with_the_right_names_is_used(toy_model, toy_query, caplog):
 
 
 # --------------------------------------------------------------------------- panels
+
+
+def test_references_of_a_panel_that_are_backed_or_name_genes_twice(
+    toy, toy_query, tmp_path
+):
+    panel = toy_query[:, :24].copy()
+    fit = {"gene_sets": TOY_SETS, "accelerator": "cpu", "max_epochs": 1}
+    toy.write_h5ad(tmp_path / "toy.h5ad")
+    backed = anndata.read_h5ad(tmp_path / "toy.h5ad", backed="r")
+    model = TOSICA.for_query(panel, backed, "kind", **fit)
+    assert list(model.get_var_names()) == list(panel.var_names)
+    assert backed.isbacked
+    backed.file.close()
+    toy.var_names = ["G1", *toy.var_names[1:]]
+    with pytest.raises(ValueError, match=r"reference\.var_names are not unique \('G1'"):
+        TOSICA.for_query(panel, toy, "kind", **fit)
 
 
 def test_a_model_for_a_panel(toy, toy_query, contents, caplog, tmp_path):

@@ -223,6 +223,15 @@ class Losses(Callback):
         self.seen.append((loss, weights_of(pl_module)))
 
 
+def test_a_reference_that_was_set_up_again_is_refused(toy):
+    first = untrained(toy)
+    toy.obs["side"] = np.where(toy.obs["kind"] == "a", "left", "right")
+    TOSICA.setup_anndata(toy, labels_key="side")
+    with pytest.raises(ValueError, match="set up again"):
+        first.train(max_epochs=1)
+    TOSICA(toy, embed_dim=8, n_heads=2).train(max_epochs=1)
+
+
 def test_early_stopping_goes_back_to_the_best_weights(toy, train):
     losses = Losses()
     # Far too large a step, so that the loss soon rises.
@@ -315,8 +324,10 @@ def test_the_bar_of_a_training(toy, train, terminal):
     assert "train: network, epoch 2/2: 100%" in terminal.getvalue()
 
 
-def test_a_bar_of_the_callers_takes_its_place(toy, train, terminal):
-    train(toy, max_epochs=2, callbacks=[TQDMProgressBar()])
+@pytest.mark.parametrize("form", [list, tuple, next], ids=["list", "tuple", "alone"])
+def test_a_bar_of_the_callers_takes_its_place(toy, train, terminal, form):
+    callbacks = form(iter([TQDMProgressBar()]))
+    train(toy, max_epochs=2, callbacks=callbacks)
     assert "network, epoch" not in terminal.getvalue()
 
 

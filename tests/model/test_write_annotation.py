@@ -1,5 +1,6 @@
 """What annotate writes, and that it writes nothing else."""
 
+from dataclasses import replace
 from importlib.metadata import version
 
 import anndata
@@ -181,6 +182,12 @@ def test_a_result_is_not_written_to_other_cells(pbmc_model, pbmc_query, change):
     ):
         result.to_adata(other_cells)
     assert "tosica_prediction" not in other_cells.obs
+
+
+def test_nothing_is_written_if_a_part_cannot_be_made(toy_model, toy_query, unchanged):
+    result = replace(toy_model.infer(toy_query), labels=["x/y", "x|y", "z"])
+    with unchanged(toy_query), pytest.raises(ValueError, match="a slash becomes a bar"):
+        result.to_adata(toy_query, probabilities=True)
 
 
 def test_cutoff(pbmc_model, pbmc_query):

@@ -302,9 +302,7 @@ class AdaptMixin(SetupMixin):
 
     def _copy(self) -> Self:
         """Copy the model, without its reference."""
-        # A new model draws weights, which are replaced.
-        with torch.random.fork_rng(devices=[]):
-            model = self._with_labels(self._label_table)
+        model = self._with_labels(self._label_table)
         model.training_ = deepcopy(self.training_)
         return model
 

@@ -237,10 +237,13 @@ class AnnotationResult:
             )
         attention_key = f"X_{key_added}"
         probabilities_key = f"{key_added}_probabilities"
+        # All is made before the first is written, so that a failure leaves the query as it is.
+        columns = self.obs(cutoff, key_added)
+        uns = self.uns(cutoff, key_added)
+        table = self.table() if probabilities else None
         for name in outdated_columns(key_added, adata.uns.get(key_added)):
             if name in adata.obs:
                 del adata.obs[name]
-        columns = self.obs(cutoff, key_added)
         for name, values in columns.items():
             adata.obs[name] = values
         places = [f".obs['{name}']" for name in columns]
@@ -251,10 +254,10 @@ class AnnotationResult:
         if self.attention is not None:
             adata.obsm[attention_key] = self.attention
             places.append(f".obsm['{attention_key}']")
-        if probabilities:
-            adata.obsm[probabilities_key] = self.table()
+        if table is not None:
+            adata.obsm[probabilities_key] = table
             places.append(f".obsm['{probabilities_key}']")
-        adata.uns.update(self.uns(cutoff, key_added))
+        adata.uns.update(uns)
         self.warn_of_doubts()
         logger.info("annotate: added %s and .uns['%s']", ", ".join(places), key_added)
 

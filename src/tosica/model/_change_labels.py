@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from tosica._obs import file_columns, read_groups
+from tosica._obs import file_columns, read_groups, whole_numbers
 from tosica._parallel import thread_map, thread_pool
 from tosica._settings import logger, warn_user
 from tosica._text import format_thousands, list_names, only_known, parameter
@@ -116,7 +116,11 @@ class ChangeLabelsMixin(SetupMixin):
         """
         source = self._source(adata, None, layer, use_raw)
         groups = read_groups(
-            source.data, labels_key, name="labels_key", allow_missing=True
+            source.data,
+            labels_key,
+            name="labels_key",
+            allow_missing=True,
+            known=self.labels,
         )
         foreign = [name for name in groups.categories if name not in self.labels]
         codes = groups.set_categories(self.labels).codes.astype(np.int64)
@@ -289,7 +293,13 @@ class ChangeLabelsMixin(SetupMixin):
             unlabeled_category = str(unlabeled_category)
         groups = clean_labels(
             pd.Series(
-                read_groups(adata, labels_key, name="labels_key", allow_missing=True)
+                read_groups(
+                    adata,
+                    labels_key,
+                    name="labels_key",
+                    allow_missing=True,
+                    known=base.labels,
+                )
             ),
             place,
             unlabeled_category,
@@ -298,7 +308,8 @@ class ChangeLabelsMixin(SetupMixin):
         names = [name for name in groups.categories if name not in base.labels]
         _check_new_labels(names, base.labels, place)
         # In the type that labels have in the column.
-        categories = adata.obs[labels_key].astype("category").cat.categories
+        column = whole_numbers(adata.obs[labels_key], base.labels)
+        categories = column.astype("category").cat.categories
         categories = categories[categories.astype(str).isin(names)]
         positions = pd.Index(categories.astype(str)).get_indexer(names)
         values = typed_labels(categories)[positions]
@@ -433,7 +444,11 @@ class ChangeLabelsMixin(SetupMixin):
         if "n_labels" in labels_field.get("summary_stats", {}):
             n_categories = len(state[LabelsField.CATEGORICAL_MAPPING_KEY])
             labels_field["summary_stats"]["n_labels"] = n_categories
-        model = type(self)(None, registry=registry, **self.init_params_["non_kwargs"])
+        # A new model draws weights, which are replaced.
+        with torch.random.fork_rng(devices=[]):
+            model = type(self)(
+                None, registry=registry, **self.init_params_["non_kwargs"]
+            )
         codes = torch.from_numpy(self._label_table.codes(labels.names))
         weights = self.module.state_dict()
         for name, weight in weights.items():
@@ -449,7 +464,7 @@ class ChangeLabelsMixin(SetupMixin):
         for name in SCVI_ATTRS:
             setattr(model, name, deepcopy(getattr(self, name, None)))
         model._term_of_label = dict(labels.terms)
-        if labels.parents:
+        if self._parent_of_label is not None:
             model.label_parents_ = labels.parents
         model.to_device(self.module.device)
         model.module.eval()

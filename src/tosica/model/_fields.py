@@ -417,12 +417,15 @@ class LabelsField(CategoricalObsField):
         labels = self._labels(adata_target, names.tolist())
         sizes = _sizes(labels)
         sizes = sizes[~sizes.index.isin(names)]
-        self._leave_out(sizes)
+        rare = self._leave_out(sizes)
         new = sizes.index[sizes >= self._min_cells]
         if len(new):
             raise ValueError(
                 f"{self._where} has labels that the model does not know: {list_names(sorted(new))}."
             )
+        if self._unlabeled is None and (rare or (labels.codes < 0).any()):
+            # Else these cells would get the code of the last label.
+            self._unlabeled = UNKNOWN
         if self._unlabeled is not None and self._unlabeled not in names:
             names = np.append(names, self._unlabeled)
         self._write_codes(adata_target, labels, names)
@@ -505,7 +508,7 @@ def clean_labels(
     spellings
         Spellings that are kept; else it is the most frequent one.
     must_occur
-        Refuse ``unlabeled`` if every cell has another value.
+        Refuse ``unlabeled`` if every cell has another value, and warn if the others have none.
 
     Raises
     ------
@@ -515,20 +518,20 @@ def clean_labels(
     Warns
     -----
     UserWarning
-        If either is done, but for ``unlabeled``.
+        If either is done, but for ``unlabeled``, or if it is in no cell beside cells without a value.
     """
     labels = pd.Categorical(column)
     text = [str(name) for name in labels.categories]
-    if (
-        must_occur
-        and unlabeled is not None
-        and unlabeled not in text
-        and (labels.codes >= 0).all()
-    ):
-        raise ValueError(
+    if unlabeled is not None:
+        unlabeled = _spelled_as(labels.categories, unlabeled)
+    if must_occur and unlabeled is not None and unlabeled not in text:
+        problem = (
             f"{where} has no cell {unlabeled!r}, the {argument('unlabeled_category')}"
-            f"{did_you_mean(unlabeled, text, 1)}"
         )
+        advice = did_you_mean(unlabeled, text, 1)
+        if (labels.codes >= 0).all():
+            raise ValueError(f"{problem}{advice}")
+        warn_user(f"{problem}, only cells without a value (NaN){advice}")
     n_cells = np.bincount(labels.codes[labels.codes >= 0], minlength=len(text))
     code_of_spelling: dict[str, int] = {}
     # The last entry is the code of cells without a value.
@@ -558,6 +561,17 @@ def clean_labels(
         )
         warn_user(f"{where}: joined {', '.join(joined)}, {differ}.")
     return pd.Categorical.from_codes(code[labels.codes], dtype=labels.dtype)
+
+
+def _spelled_as(categories: pd.Index, name: str) -> str:
+    """Spell a number as the equal category: pandas makes -1.0 of -1 in a column with NaN."""
+    if not pd.api.types.is_float_dtype(categories.dtype):
+        return name
+    try:
+        value = float(name)
+    except ValueError:
+        return name
+    return next((str(c) for c in categories if c == value), name)
 
 
 def _sizes(labels: pd.Categorical) -> pd.Series:
@@ -613,9 +627,15 @@ def read_terms(obs: pd.DataFrame, key: str, labels: list[str]) -> dict[str, str]
 
 def _colors(adata: AnnData, key: str) -> dict[str, str]:
     """Label to the color that scanpy keeps for it, or that it would give it."""
+    from matplotlib.colors import is_color_like
+
     labels = pd.Categorical(adata.obs[key])
     colors = adata.uns.get(f"{key}_colors")
-    if colors is None or len(colors) < len(labels.categories):
+    if colors is not None:
+        colors = [str(color) for color in colors]
+    # R has colors that matplotlib lacks, such as grey50.
+    is_palette = colors is not None and all(map(is_color_like, colors))
+    if not is_palette or len(colors) < len(labels.categories):
         labels = labels.remove_unused_categories()
         colors = default_palette(len(labels.categories))
-    return dict(zip(labels.categories.astype(str), map(str, colors), strict=False))
+    return dict(zip(labels.categories.astype(str), colors, strict=False))

@@ -183,7 +183,9 @@ class SaveLoadMixin(SetupMixin):
             cls._setup_from_registry(adata, registry)
         with refuse_other_versions(path):
             own_registry = registry if adata is None else None
-            model = cls(adata, own_registry, **parameters)
+            # A new model draws weights, which are replaced.
+            with torch.random.fork_rng(devices=[], enabled=adata is None):
+                model = cls(adata, own_registry, **parameters)
             model.module.load_state_dict(contents[_STATE])
             model._restore_attributes(attributes)
         model.module.to(torch_device).eval()
@@ -207,8 +209,8 @@ class SaveLoadMixin(SetupMixin):
                 raise ValueError("The terms of the labels are not those of a model.")
         # Not by the attribute: another release of the ontology may have had other terms.
         self._term_of_label = dict(terms)
-        if attributes["label_parents_"]:
-            self.label_parents_ = attributes["label_parents_"]
+        # Also if there are none: those of the levels may have been taken away.
+        self.label_parents_ = attributes["label_parents_"]
 
     @classmethod
     @validate_params(

@@ -14,7 +14,7 @@ from tosica._progress import progress
 from tosica._settings import logger
 from tosica._text import list_names
 from tosica._validate import ANY_CELLS, InstanceOf, validate_params
-from tosica.data import find_genes
+from tosica.data import check_unique, find_genes
 from tosica.model._adapt import AdaptMixin
 from tosica.model._change_labels import ChangeLabelsMixin
 from tosica.model._fields import read_terms
@@ -202,9 +202,9 @@ class TOSICA(TrainingMixin, AdaptMixin, ChangeLabelsMixin, HubMixin):
         Raises
         ------
         ValueError
-            If the reference has under half of the query's genes; if no more of the held-out cells get their label
-            than have the commonest one, because the shared genes do not tell the labels apart; and as the methods
-            above.
+            If names of the reference's genes occur twice; if it has under half of the query's genes; if no more of
+            the held-out cells get their label than have the commonest one, because the shared genes do not tell the
+            labels apart; and as the methods above.
         KeyError, TypeError
             As the methods above.
 
@@ -226,10 +226,17 @@ class TOSICA(TrainingMixin, AdaptMixin, ChangeLabelsMixin, HubMixin):
         True
         >>> model.annotate(query)
         """
+        check_unique(
+            reference.var_names,
+            "reference.var_names",
+            "reference.var_names_make_unique()",
+        )
         found = find_genes(
             query.var_names, reference.var_names.astype(str), lambda: query.var
         ).indexer
-        shared = reference[:, np.unique(found[found >= 0])].copy()
+        shared = reference[:, np.unique(found[found >= 0])]
+        # A backed one is copied to memory only.
+        shared = shared.to_memory() if reference.isbacked else shared.copy()
         # Control probes are few; names of another species or of peaks are all.
         if 2 * shared.n_vars < query.n_vars:
             raise ValueError(

@@ -106,7 +106,7 @@ class HistoryLogger(Logger):
 def pop_progress_args(trainer_kwargs: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
     """Remove the arguments about bars from those of the trainer, and say whether ours is shown.
 
-    A bar among the callbacks is shown in the place of ours.
+    Callbacks of the caller become a list. A bar among the callbacks is shown in the place of ours.
     """
     kwargs = dict(trainer_kwargs)
     kwargs.pop("simple_progress_bar", None)
@@ -114,6 +114,10 @@ def pop_progress_args(trainer_kwargs: dict[str, Any]) -> tuple[bool, dict[str, A
     _FLAG.check("enable_progress_bar", is_enabled)
     shows_bar = bool(is_enabled) and kwargs.pop("progress_bar_refresh_rate", 1) != 0
     callbacks = kwargs.get("callbacks") or ()
+    if isinstance(callbacks, Callback):
+        # Lightning's trainer takes a single one, too.
+        callbacks = [callbacks]
+    kwargs["callbacks"] = list(callbacks)
     if shows_bar and any(isinstance(callback, ProgressBar) for callback in callbacks):
         kwargs |= {"enable_progress_bar": True, "simple_progress_bar": False}
         return False, kwargs
@@ -166,13 +170,16 @@ def _make_trainer_kwargs(state: TrainingState) -> dict[str, Any]:
     kwargs |= state.trainer_kwargs
     if isinstance(kwargs.get("max_time"), Real):
         kwargs["max_time"] = {"seconds": kwargs["max_time"]}
-    kwargs["callbacks"] = list(kwargs.get("callbacks") or ())
     if state.settings.early_stopping:
         options = {"monitor": "validation_loss", "patience": 10, "warmup_epochs": 0}
         for name in list(kwargs):
             if name.startswith(_EARLY_STOPPING):
                 options[name.removeprefix(_EARLY_STOPPING)] = kwargs.pop(name)
-        kwargs["callbacks"] += [EarlyStopping(**options), KeepBest()]
+        kwargs["callbacks"] = [
+            *kwargs["callbacks"],
+            EarlyStopping(**options),
+            KeepBest(),
+        ]
     if kwargs.get("logger") is None and not kwargs.get("log_save_dir"):
         kwargs["logger"] = HistoryLogger()
     if state.resume is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_only
+from scvi.data._constants import _MANAGER_UUID_KEY
 from tqdm.auto import tqdm
 
 from tosica._parallel import thread_pool
@@ -136,11 +137,12 @@ class TrainingMixin(TrainableModel):
             If an argument is of the wrong type, or neither a parameter of this method nor of the
             trainer.
         ValueError
-            If the model has no reference, its genes have changed since it was set up, a parameter
-            is out of range, there are no held-out cells to stop early by, the training diverges,
-            ``max_time`` is over before a model without a linear branch has learnt anything, or
-            several devices are asked for that are not there or cannot train one model together; if
-            ``resume`` is damaged, or belongs to another model, reference or other arguments.
+            If the model has no reference, the reference was set up again or its genes have changed
+            since the model was made, a parameter is out of range, there are no held-out cells to
+            stop early by, the training diverges, ``max_time`` is over before a model without a
+            linear branch has learnt anything, or several devices are asked for that are not there
+            or cannot train one model together; if ``resume`` is damaged, or belongs to another
+            model, reference or other arguments.
         FileNotFoundError
             If there is no file to resume from.
         OSError
@@ -203,7 +205,7 @@ class TrainingMixin(TrainableModel):
         KeyError
             If the mask was built from gene sets without weights.
         ValueError
-            If the model has no reference, or was trained already.
+            If the model has no reference, or one that was set up again since, or was trained already.
 
         Examples
         --------
@@ -252,6 +254,13 @@ class TrainingMixin(TrainableModel):
         if self.adata is None:
             raise ValueError(
                 "The model has no reference to train on: pass one to TOSICA.load(folder, adata=...)."
+            )
+        # Codes of labels and batches are in its obs, where another setup overwrites them.
+        own_id = self.adata_manager.id
+        if self.adata.uns.get(_MANAGER_UUID_KEY, own_id) != own_id:
+            raise ValueError(
+                "The reference was set up again after the model was made, and its labels may be others: make a new "
+                "model."
             )
         for modality in self.modalities:
             modality.check_genes(self.adata)
