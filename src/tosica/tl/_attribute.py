@@ -275,6 +275,10 @@ def _write(
     model: TOSICA,
 ) -> None:
     """Write the record and the contributions of cells, and say so in the log."""
+    # Contributions of an earlier call do not belong to this record.
+    adata.obsm.pop(f"X_{key}", None)
+    if isinstance(adata, AnnData):
+        adata.layers.pop(key, None)
     adata.uns[key] = record
     keys = f".uns[{key!r}]"
     if by_gene_set is not None:
