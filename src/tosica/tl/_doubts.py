@@ -560,13 +560,13 @@ class LabelScores(NamedTuple):
     precision: float
     """Share of the label's cells that are known as this; NaN if no cell has the label."""
     recall: float
-    """Share of the cells known as this that have the label."""
+    """Share of the cells known as this that have the label; NaN if no cell is known as this."""
     instead: str
     """Label of most of the cells known as this that have another label."""
 
 
 def score_labels(cells: Cells) -> dict[str, LabelScores]:
-    """Score each of the model's labels that cells are known as.
+    """Score each of the model's labels that cells are known as, or that such cells have.
 
     Parameters
     ----------
@@ -578,17 +578,20 @@ def score_labels(cells: Cells) -> dict[str, LabelScores]:
     is_known = np.asarray(cells.known.codes) >= 0
     truth = np.asarray(cells.known)[is_known].astype(str)
     predicted = cells.predicted[is_known].astype(str)
+    is_comparable = np.isin(truth, cells.all_labels)
     scores = {}
     for label in cells.all_labels:
         is_truth = truth == label
         is_called = predicted == label
-        if not is_truth.any():
+        # Cells known by words of another scheme do not tell whether the label is wrong.
+        if not is_truth.any() and not (is_called & is_comparable).any():
             continue
         n_right = int((is_truth & is_called).sum())
         precision = n_right / is_called.sum() if is_called.any() else np.nan
+        recall = n_right / is_truth.sum() if is_truth.any() else np.nan
         instead = pd.Series(predicted[is_truth & ~is_called]).mode()
         scores[label] = LabelScores(
-            float(precision), n_right / int(is_truth.sum()), "".join(instead[:1])
+            float(precision), float(recall), "".join(instead[:1])
         )
     return scores
 
