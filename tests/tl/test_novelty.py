@@ -97,6 +97,7 @@ def test_what_moves_all_types_alike_is_not_new(model, query, caplog):
     with caplog.at_level(logging.INFO, logger="tosica"):
         tosica.tl.novelty(query, model)
     assert "of the reference's batch" not in caplog.text
+    assert query.uns["tosica"]["novelty_corrected"]
     check(query)
 
 
@@ -105,6 +106,7 @@ def test_a_query_of_the_same_batch_is_not_corrected(model, query, caplog):
     with caplog.at_level(logging.INFO, logger="tosica"):
         tosica.tl.novelty(query, model)
     assert "the query is of the reference's batch" in caplog.text
+    assert not query.uns["tosica"]["novelty_corrected"]
 
 
 @pytest.mark.parametrize("n_labels", [1, 2, 3, 5])

@@ -316,6 +316,7 @@ def _cells_unlike_the_reference(cells: Cells) -> Doubt | None:
     advice = f"Run {command}, which takes off what the cells have in common."
     if cells.is_corrected:
         corrected = " after the correction for batches"
+    if cells.has_novelty_of_clusters:
         advice = "Label some cells by hand and run model.recalibrate, or add cells of this batch to the reference."
     return Doubt(
         "unlike the reference",

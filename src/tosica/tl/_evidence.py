@@ -112,8 +112,8 @@ class Cells:
     ``model.annotate`` wrote to ``uns``. ``second`` is the second best label of each label's cells and
     its mean probability in them. ``levels`` has the groups and probabilities of each broader level, from
     broad to fine. ``probability``, ``novelty`` and ``novelty_pvalue`` are
-    ``(n_obs,)``; ``is_corrected`` says that :func:`tosica.tl.novelty` wrote the novelty, and
-    ``clusters`` is its table. ``samples``
+    ``(n_obs,)``; ``has_novelty_of_clusters`` says that :func:`tosica.tl.novelty` wrote the
+    novelty, ``is_corrected`` that it took off what the cells have in common, and ``clusters`` is its table. ``samples``
     and ``known``, the labels that were known before, are there if the caller named their columns.
 
     Parameters
@@ -188,7 +188,11 @@ class Cells:
         if {f"{key}_novelty", f"{key}_novelty_pvalue"} <= set(adata.obs):
             self.novelty = read_numbers(adata, f"{key}_novelty")
             self.novelty_pvalue = read_numbers(adata, f"{key}_novelty_pvalue")
-        self.is_corrected = f"{key}_novelty_cluster" in adata.obs
+        self.has_novelty_of_clusters = f"{key}_novelty_cluster" in adata.obs
+        # Files that do not say so were corrected by default.
+        self.is_corrected = self.has_novelty_of_clusters and bool(
+            self.record.get("novelty_corrected", True)
+        )
         self.clusters: pd.DataFrame | None = adata.uns.get(f"{key}_novelty")
         self.samples = None
         if sample_key is not None:

@@ -140,6 +140,9 @@ def novelty(
         of its cells), ``score``, ``pvalue``, and ``genes``, which it expresses more than this label
         does in the reference, the batch taken off, separated by commas.
 
+    ``adata.uns["tosica"]["novelty_corrected"]``
+        Whether a difference was taken off in the first measure, bool.
+
     The p-values hold for one cell or one cluster each: among many, correct for the number of
     tests, for instance by :func:`scipy.stats.false_discovery_control`.
 
@@ -239,6 +242,7 @@ def novelty(
     result.uns[f"{key}_novelty"] = _table_of_clusters(
         cells, clusters, predicted, positions, query, gene_shift, statistics, model
     )
+    result.uns[key] = {**result.uns[key], "novelty_corrected": shift is not None}
     logger.info("novelty: added .obs['%s_novelty'] and four columns more", key)
     return result if copy else None
 
