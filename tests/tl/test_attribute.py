@@ -410,3 +410,6 @@ def test_results_of_another_model(model, query):
     for read in (tosica.get.genes_df, tosica.get.gene_sets_df, tosica.get.explain):
         with pytest.raises(ValueError, match="another model than the annotation"):
             read(query)
+    query.uns["mine"] = query.uns[KEY]
+    with pytest.raises(ValueError, match="another model than the annotation"):
+        tosica.get.explain(query, key="mine")

@@ -171,8 +171,8 @@ def attribute(
         evidence in any group, ``(n_sets, n_groups)`` float32.
     ``adata.uns["tosica_attribution"]``
         Also the names of all gene sets, ``groupby``, ``target``, ``baseline``, the ``shift`` of the
-        baseline ``(n_genes,)`` if there is one, the most points that a cell needed (``n_steps``), the
-        fingerprint of the model, the share of the linear branch (``linear_share``), and
+        baseline ``(n_genes,)`` if there is one, the most points that a cell needed (``n_steps``), the ``key``
+        of the annotation, the fingerprint of the model, the share of the linear branch (``linear_share``), and
         ``completeness_error``: mean absolute difference between the sum over genes and the
         difference of the scores, over the mean absolute difference of the scores.
     ``adata.obsm["X_tosica_attribution"]``
@@ -243,6 +243,7 @@ def attribute(
             by_gene[positions] = contributions.genes
     record = {
         **means.tables(),
+        "key": key,
         "model": model.fingerprint,
         "gene_sets": explainer.set_names,
         "groups": np.array(groups.names, dtype=object),

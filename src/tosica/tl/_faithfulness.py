@@ -12,7 +12,7 @@ import torch
 from scipy.integrate import trapezoid
 from scipy.stats import sem
 
-from tosica._obs import ATTRIBUTION, read_attribution, read_groups
+from tosica._obs import ATTRIBUTION, annotation_key, read_attribution, read_groups
 from tosica._parallel import thread_map, thread_pool
 from tosica._progress import progress
 from tosica._settings import logger, only_warnings, query_logger
@@ -125,7 +125,7 @@ def faithfulness(
     ascend = all(low < high for low, high in pairwise(shares))
     if len(shares) < 2 or shares[0] != 0 or shares[-1] != 1 or not ascend:
         raise ValueError(f"shares must ascend from 0 to 1, not {shares}.")
-    model = annotating_model(adata, model, key.removesuffix("_attribution"))
+    model = annotating_model(adata, model, annotation_key(adata, key))
     record = read_attribution(adata, key)
     rng = np.random.default_rng(seed)
     groups = read_groups(adata, str(record["groupby"]))
