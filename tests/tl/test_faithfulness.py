@@ -43,3 +43,12 @@ def test_contributions_under_another_key(model, query):
     tosica.tl.attribute(query, model, key_added="mine", n_steps=8)
     tosica.tl.faithfulness(query, model, n_cells=2, key="mine")
     assert len(query.uns["faithfulness"]["area"]) == 6
+
+
+def test_the_mean_is_that_of_all_cells(model, query):
+    """A cell alone is its own mean, so that setting genes to it would change nothing."""
+    tosica.tl.attribute(query, model, baseline="mean", n_steps=8)
+    tosica.tl.faithfulness(query, model, n_cells=1, shares=[0, 1])
+    curves = query.uns["faithfulness"]["curves"]
+    deleted = curves[(curves["change"] == "deletion") & (curves["order"] == "genes")]
+    assert deleted["probability"].iloc[1] < deleted["probability"].iloc[0] - 0.01
