@@ -201,6 +201,16 @@ def test_clusters_are_groups_of_one_label(model, query):
     assert (clusters["tosica_novelty_cluster"].nunique() == 1).all()
 
 
+def test_a_label_may_have_the_name_of_a_cluster(model, query):
+    sizes = query.obs["tosica_prediction"].value_counts()
+    renamed = {sizes.index[-1]: f"{sizes.index[0]} 1"}
+    prediction = query.obs["tosica_prediction"].cat
+    query.obs["tosica_prediction"] = prediction.rename_categories(renamed)
+    tosica.tl.novelty(query, model)
+    clusters = query.obs.groupby("tosica_novelty_group", observed=True)
+    assert (clusters["tosica_prediction"].nunique() == 1).all()
+
+
 @pytest.mark.parametrize("over_clustering", [None, "louvain"])
 def test_scores_do_not_depend_on_the_order_of_cells(model, query, over_clustering):
     tosica.tl.novelty(query, model, over_clustering=over_clustering)
