@@ -652,6 +652,17 @@ def test_scores_are_those_of_python(ending, run, annotated, write):
         )
 
 
+def test_labels_of_a_table_may_be_called_na(run, annotated):
+    obs = ad.read_h5ad(annotated).obs
+    names = {"a": "NA", "b": "None", "c": "null"}
+    for column in ("kind", "tosica_prediction"):
+        obs[column] = obs[column].cat.rename_categories(names)
+    path = annotated.with_suffix(".csv")
+    obs.to_csv(path)
+    result = run("evaluate", path, "--labels-key", "kind", "--json")
+    assert set(json.loads(result.out)["per_class"]) == set(names.values())
+
+
 def test_what_cannot_be_computed_is_null(run, annotated):
     adata = ad.read_h5ad(annotated)
     adata.obs["all_a"] = "a"

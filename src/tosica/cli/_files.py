@@ -183,7 +183,14 @@ def _read_table(path: str) -> pd.DataFrame:
 
     if path.lower().endswith(".parquet"):
         return pd.read_parquet(path)
-    table = pd.read_csv(path, sep=_separator(path), index_col=0)
+    # Labels may be called NA, None or null.
+    table = pd.read_csv(
+        path,
+        sep=_separator(path),
+        index_col=0,
+        keep_default_na=False,
+        na_values=[""],
+    )
     return table.set_index(table.index.astype(str))
 
 
