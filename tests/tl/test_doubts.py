@@ -239,6 +239,19 @@ def test_a_label_that_is_wrong_in_every_cell_is_not_reliable(query):
     assert verdict["verdict"] == "do not use"
 
 
+def test_only_cells_with_a_known_label_can_be_too_sure(query):
+    """The others have a high probability, and nobody knows whether they are right."""
+    is_known = np.arange(60) < 20
+    query.obs["tosica_probability"] = np.where(is_known, 0.5, 0.99)
+    overconfident(query)
+    is_wrong = is_known & (np.arange(60) % 2 == 0)
+    right = query.obs["tosica_prediction"].astype(str)
+    truth = query.obs["known"].astype(str).where(is_wrong, right)
+    query.obs["known"] = truth.where(is_known)
+    table = tosica.tl.check(query, labels_key="known")
+    assert "too sure" not in set(table["check"])
+
+
 def test_nothing_is_doubted_without_a_reason(query):
     # What was written for another annotation is not this one's.
     inexact(query)

@@ -483,8 +483,8 @@ def _overconfidence(cells: Cells) -> Doubt | None:
     agreement = cells.agreement()
     if agreement is None:
         return None
-    accuracy, _ = agreement
-    expected = float(cells.probability.mean())
+    accuracy = agreement.share
+    expected = agreement.probability
     if expected - accuracy <= LIMITS.overconfidence:
         return None
     return Doubt(
@@ -492,7 +492,7 @@ def _overconfidence(cells: Cells) -> Doubt | None:
         expected - accuracy,
         LIMITS.overconfidence,
         f"{percent(accuracy)} of the labels agree with adata.obs[{cells.labels_key!r}], but the mean probability "
-        f"is {decimal(expected)}.",
+        f"of these cells is {decimal(expected)}.",
         "The probabilities are too high for these cells, or the known labels follow another scheme.",
         "Run model.recalibrate with some of the known labels, and annotate again.",
     )

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anndata as ad
 import numpy as np
@@ -101,6 +101,17 @@ def annotating_model(
 
 # Cells of each label in which its markers are looked for.
 _N_TESTED = 200
+
+
+class Agreement(NamedTuple):
+    """Agreement of the cells that are known as a label of the model."""
+
+    share: float
+    """Share of them that got this label."""
+    probability: float
+    """Their mean probability."""
+    n: int
+    """How many they are."""
 
 
 class Cells:
@@ -208,8 +219,8 @@ class Cells:
         is_type = self.predicted != UNKNOWN
         return pd.Series(values[is_type]).groupby(self.predicted[is_type])
 
-    def agreement(self) -> tuple[float, int] | None:
-        """Share of the cells with a label of the model that got it, and how many these are."""
+    def agreement(self) -> Agreement | None:
+        """Compare labels with known ones; ``None`` if no cell is known as a label of the model."""
         if self.known is None:
             return None
         # The last name is that of cells without a known label, which have code -1.
@@ -219,7 +230,11 @@ class Cells:
         if not is_comparable.any():
             return None
         is_same = self.predicted == labels
-        return float(is_same[is_comparable].mean()), int(is_comparable.sum())
+        return Agreement(
+            float(is_same[is_comparable].mean()),
+            float(self.probability[is_comparable].mean()),
+            int(is_comparable.sum()),
+        )
 
 
 @dataclass(frozen=True)
