@@ -764,6 +764,13 @@ def test_all_collections_are_listed(run):
     assert [row["name"] for row in rows] == list(table.index)
 
 
+def test_the_collection_of_an_organism_is_described(run):
+    described = json.loads(run("gene-sets", "gobp", "--json").out)
+    assert described["gene_sets"] == "human_gobp"
+    arguments = ("gene-sets", "gobp", "--organism", "mouse", "--json")
+    assert json.loads(run(*arguments).out)["gene_sets"] == "mouse_gobp"
+
+
 def test_a_gmt_file_is_matched_and_written(run, reference, tmp_path):
     sets = tosica.gs.read_gmt(tmp_path / "sets.gmt")
     output = tmp_path / "kept.gmt"

@@ -24,6 +24,7 @@ from tosica.cli._session import (
 )
 from tosica.cli._tissue import (
     label_options_of_tissue,
+    organism_or_human,
     read_tissue,
     tissue_option,
     version_option,
@@ -302,7 +303,8 @@ def gene_sets(
         return
     mask = None if reference is None else _mask_of(name, reference, organism)
     if name == _DEFAULT:
-        name = f"human_{_DEFAULT}" if mask is None else str(mask["source"])
+        of_organism = f"{organism_or_human(organism)}_{_DEFAULT}"
+        name = of_organism if mask is None else str(mask["source"])
     is_file = Path(name).exists() or name.lower().endswith((".gmt", ".gmt.gz"))
     sets = tosica.gs.read_gmt(name) if is_file else tosica.gs.load(name)
     n_genes = len({gene for genes in sets.values() for gene in genes})
