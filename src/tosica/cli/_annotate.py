@@ -273,6 +273,17 @@ def _refuse_combinations(
         raise click.UsageError("Give either --tissue or --model, not both.")
 
 
+def _refuse_new_mudata(query: str, group: str, output: Path) -> None:
+    """Refuse an output that ends as a MuData does and would be none."""
+    from tosica.ondisk import is_copy_of_container
+
+    is_copy = is_copy_of_container(query, group, output)
+    if output.suffix.lower() == ".h5mu" and not is_copy:
+        raise click.UsageError(
+            f"{output} would be a MuData, and the query is no .h5mu: end it in .h5ad or .zarr."
+        )
+
+
 class _Annotation:
     """One run of ``tosica annotate``: a query, its model, and options of ``model.annotate``."""
 
@@ -329,11 +340,8 @@ class _Annotation:
             return
         if output is None:
             return
+        _refuse_new_mudata(self.query, self.group, output)
         is_copy = is_copy_of_container(self.query, self.group, output)
-        if output.suffix.lower() == ".h5mu" and not is_copy:
-            raise click.UsageError(
-                f"{output} would be a MuData, and the query is no .h5mu: end it in .h5ad or .zarr."
-            )
         if is_copy and self.min_genes is not None:
             raise click.UsageError(
                 "--min-genes leaves cells out, and a copy of the whole container needs all: end --output in .h5ad."
@@ -582,6 +590,7 @@ def novelty(
 
     loaded = tosica.TOSICA.load(model, accelerator=device[0], device=device[1])
     group = find_group(query, loaded, selection)
+    _refuse_new_mudata(query, group, output)
     with progress(None, f"reading {query}"):
         adata = read_cells(query, **_named(selection, group))
     loaded.annotate(adata, key_added=key_added, **matrix)
