@@ -390,6 +390,14 @@ def test_an_output_is_no_container_that_the_query_is_not(
     assert (result.code, "needs all" in result.err) == (2, True)
 
 
+@pytest.mark.parametrize("option", ["assay", "genome"])
+def test_what_the_query_does_not_have_cannot_be_chosen(
+    option, annotate, query, tmp_path
+):
+    result = annotate(query, f"--{option}", "RNA", "--obs-out", tmp_path / "l.csv")
+    assert (result.code, f"leave --{option} out" in result.err) == (1, True)
+
+
 @pytest.mark.parametrize("layout", ["present", "SeuratDisk"])
 def test_raw_is_named_and_read_where_x_is_scaled(
     layout, annotate, toy_query, labels, tmp_path

@@ -205,7 +205,9 @@ def annotate(
     check_outputs(output, obs_out, page, adapted_model, overwrite=overwrite)
     check_cells(query)
     tosica = load("tosica._report")
-    from tosica.cli._files import write_table
+    from tosica.cli._files import check_selection, write_table
+
+    check_selection(query, options["selection"])
 
     if tissue is not None:
         model = str(find_tissue_model(tissue, organism, version))
