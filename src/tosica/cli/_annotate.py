@@ -29,7 +29,12 @@ from tosica.cli._session import (
     takes_cells,
     threads_option,
 )
-from tosica.cli._tissue import find_tissue_model, tissue_option, version_option
+from tosica.cli._tissue import (
+    find_tissue_model,
+    is_given,
+    tissue_option,
+    version_option,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -270,9 +275,10 @@ def _refuse_combinations(
         )
     if adapted_model is not None and not adapt:
         raise click.UsageError("--adapted-model needs --adapt.")
-    source = click.get_current_context().get_parameter_source("model")
-    if tissue is not None and source is not click.core.ParameterSource.DEFAULT:
+    if tissue is not None and is_given("model"):
         raise click.UsageError("Give either --tissue or --model, not both.")
+    if tissue is None and (is_given("organism") or is_given("version")):
+        raise click.UsageError("--organism and --census-version need --tissue.")
 
 
 def _refuse_new_mudata(query: str, group: str, output: Path) -> None:

@@ -29,6 +29,12 @@ version_option = default_option(
 )
 
 
+def is_given(parameter: str) -> bool:
+    """Whether the caller of the command gave an option, and it is not its default."""
+    source = click.get_current_context().get_parameter_source(parameter)
+    return source is not click.core.ParameterSource.DEFAULT
+
+
 def find_tissue_model(tissue: str, organism: str, version: str) -> Path:
     """Find the model of a tissue in the cache, or train it and put it there."""
     load("tosica.datasets")

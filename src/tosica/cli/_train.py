@@ -23,6 +23,7 @@ from tosica.cli._session import (
     threads_option,
 )
 from tosica.cli._tissue import (
+    is_given,
     label_options_of_tissue,
     organism_or_human,
     read_tissue,
@@ -211,6 +212,8 @@ def _check_reference(
         raise click.UsageError("Give REFERENCE or --tissue.")
     if not labels_key:
         raise click.UsageError("Missing option '--labels-key'.")
+    if is_given("version"):
+        raise click.UsageError("--census-version needs --tissue.")
     check_cells(reference, batch_key=batch_key)
     for key in labels_key:
         if "," not in key:
