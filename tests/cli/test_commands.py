@@ -60,6 +60,7 @@ def test_queries_in_every_format(
             write(toy_query, query)
     table = tmp_path / "labels.csv"
     assert annotate(query, "--obs-out", table).code == 0
+    assert not list(tmp_path.glob("*.parts"))
     annotated = pd.read_csv(table, index_col=0)
     assert list(annotated.index) == list(expected.index)
     if stored in (".h5ad", ".zarr", "csc"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -391,20 +392,30 @@ class _Annotation:
             if output is not None:
                 return self._annotate_to_file(output, options)
             assert obs_out is not None
-            # Parts need a place that the next call finds; only the table is asked for.
-            folder = obs_out.with_name(f"{obs_out.name}.parts")
-            folder.mkdir(exist_ok=True)
-            annotated = folder / "annotated.h5ad"
-            annotated.unlink(missing_ok=True)
-            obs = self._annotate_to_file(annotated, options | {"include_x": False})
-            shutil.rmtree(folder, ignore_errors=True)
-            return obs
+            return self._annotate_to_table(obs_out, options)
         except StoredByGenesError:
             self.session.advice = ""
             logger.info(
                 "%s is stored by genes (CSC) and is read as a whole", self.query
             )
             return None
+
+    def _annotate_to_table(
+        self, obs_out: Path, options: dict[str, Any]
+    ) -> pd.DataFrame:
+        # Parts need a place that the next call finds; only the table is asked for.
+        folder = obs_out.with_name(f"{obs_out.name}.parts")
+        folder.mkdir(exist_ok=True)
+        try:
+            annotated = folder / "annotated.h5ad"
+            annotated.unlink(missing_ok=True)
+            obs = self._annotate_to_file(annotated, options | {"include_x": False})
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            # An error before the first part leaves nothing to go on with.
+            with suppress(OSError):
+                folder.rmdir()
+        return obs
 
     def _annotate_to_file(self, output: Path, options: dict[str, Any]) -> pd.DataFrame:
         from anndata.io import read_elem
