@@ -38,6 +38,7 @@ def query(toy_query):
     toy_query.obsp["connectivities"] = sp.identity(60, format="csr")
     toy_query.uns["note"] = "as it was"
     toy_query.obs["tosica_novelty_cluster"] = 1.0
+    toy_query.uns["tosica_novelty"] = "of the labels before"
     return toy_query
 
 
