@@ -253,6 +253,24 @@ def file_columns(labels: Sequence[str], where: str) -> list[str]:
 # --------------------------------------------------------------------------- annotations
 
 
+def annotation_key(adata: AnnOrMuData, key: str) -> str:
+    """Find the annotation that contributions explain.
+
+    Parameters
+    ----------
+    adata
+        Annotated query.
+    key
+        ``key_added`` of :func:`tosica.tl.attribute`, or that of ``model.annotate`` itself.
+    """
+    record = adata.uns.get(key)
+    # Contributions of before the record said so have the key that the call gives by default.
+    by_default = key.removesuffix("_attribution")
+    if not isinstance(record, Mapping):
+        return by_default
+    return str(record.get("key", by_default))
+
+
 def read_attribution(
     adata: AnnOrMuData, key: str, *, of: str = ""
 ) -> Mapping[str, Any]:
@@ -288,7 +306,7 @@ def read_attribution(
         raise KeyError(
             f"adata.uns[{key!r}] holds no contributions: call tosica.tl.attribute(adata, model) first."
         )
-    annotation = adata.uns.get(key.removesuffix("_attribution"))
+    annotation = adata.uns.get(annotation_key(adata, key))
     annotated_by = annotation.get("model") if isinstance(annotation, Mapping) else None
     if annotated_by is not None and str(annotated_by) != str(record["model"]):
         raise ValueError(

@@ -112,6 +112,19 @@ def test_methods_and_checks(query, toy_model, read_page):
     assert versions["scanpy"] == version("scanpy")
 
 
+def test_what_contributions_are_compared_with(query, toy_model, read_page):
+    tosica.tl.attribute(query, toy_model, baseline="shifted")
+    methods = read_page(query).text.partition("what this page was made with.")[2]
+    assert "cells in the reference, plus the shift that all labels" in methods
+
+
+def test_novelty_that_was_not_corrected(query, toy_model, read_page):
+    tosica.tl.novelty(query, toy_model, correct_batch=False)
+    text = read_page(query).text
+    assert "The scores were not corrected for a shift" in text
+    assert "after correction for the shift" not in text
+
+
 def test_what_is_not_there_is_said(query, read_page):
     query.obs["cluster"] = pd.Categorical(["0", "1"] * 30)
     query.obs["tosica_probability"] = np.float32(0.9)

@@ -60,6 +60,7 @@ def test_queries_in_every_format(
             write(toy_query, query)
     table = tmp_path / "labels.csv"
     assert annotate(query, "--obs-out", table).code == 0
+    assert not list(tmp_path.glob("*.parts"))
     annotated = pd.read_csv(table, index_col=0)
     assert list(annotated.index) == list(expected.index)
     if stored in (".h5ad", ".zarr", "csc"):
@@ -652,6 +653,17 @@ def test_scores_are_those_of_python(ending, run, annotated, write):
         )
 
 
+def test_labels_of_a_table_may_be_called_na(run, annotated):
+    obs = ad.read_h5ad(annotated).obs
+    names = {"a": "NA", "b": "None", "c": "null"}
+    for column in ("kind", "tosica_prediction"):
+        obs[column] = obs[column].cat.rename_categories(names)
+    path = annotated.with_suffix(".csv")
+    obs.to_csv(path)
+    result = run("evaluate", path, "--labels-key", "kind", "--json")
+    assert set(json.loads(result.out)["per_class"]) == set(names.values())
+
+
 def test_what_cannot_be_computed_is_null(run, annotated):
     adata = ad.read_h5ad(annotated)
     adata.obs["all_a"] = "a"
@@ -751,6 +763,13 @@ def test_all_collections_are_listed(run):
     assert all(name in run("gene-sets").out for name in table.index)
     rows = json.loads(run("gene-sets", "--json").out)["collections"]
     assert [row["name"] for row in rows] == list(table.index)
+
+
+def test_the_collection_of_an_organism_is_described(run):
+    described = json.loads(run("gene-sets", "gobp", "--json").out)
+    assert described["gene_sets"] == "human_gobp"
+    arguments = ("gene-sets", "gobp", "--organism", "mouse", "--json")
+    assert json.loads(run(*arguments).out)["gene_sets"] == "mouse_gobp"
 
 
 def test_a_gmt_file_is_matched_and_written(run, reference, tmp_path):

@@ -376,14 +376,26 @@ def test_cells_with_few_genes_are_left_out(annotate, query, toy_query, tmp_path)
 
 
 def test_an_output_is_no_container_that_the_query_is_not(
-    annotate, query, mdata, tmp_path
+    annotate, run, query, mdata, model_folder, tmp_path
 ):
     output = tmp_path / "o.h5mu"
-    result = annotate(query, "-o", output)
-    assert (result.code, "would be a MuData" in result.err) == (2, True)
+    for result in (
+        annotate(query, "-o", output),
+        run("novelty", query, "--model", model_folder, "-o", output),
+    ):
+        assert (result.code, "would be a MuData" in result.err) == (2, True)
+        assert not output.exists()
     mdata.write(tmp_path / "query.h5mu")
     result = annotate(tmp_path / "query.h5mu", "-o", output, "--min-genes", 3)
     assert (result.code, "needs all" in result.err) == (2, True)
+
+
+@pytest.mark.parametrize("option", ["assay", "genome"])
+def test_what_the_query_does_not_have_cannot_be_chosen(
+    option, annotate, query, tmp_path
+):
+    result = annotate(query, f"--{option}", "RNA", "--obs-out", tmp_path / "l.csv")
+    assert (result.code, f"leave --{option} out" in result.err) == (1, True)
 
 
 @pytest.mark.parametrize("layout", ["present", "SeuratDisk"])

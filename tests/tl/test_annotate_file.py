@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from mudata import MuData
 from numpy.testing import assert_array_equal
 
 import tosica
@@ -37,6 +38,7 @@ def query(toy_query):
     toy_query.obsp["connectivities"] = sp.identity(60, format="csr")
     toy_query.uns["note"] = "as it was"
     toy_query.obs["tosica_novelty_cluster"] = 1.0
+    toy_query.uns["tosica_novelty"] = "of the labels before"
     return toy_query
 
 
@@ -70,6 +72,17 @@ def test_matrices_may_be_left_out(ending, query, toy_model, tmp_path):
         query.obs["tosica_prediction"]
     )
     assert_array_equal(annotated.obsm["X_pca"], query.obsm["X_pca"])
+
+
+@pytest.mark.filterwarnings("ignore:This setting will be removed:DeprecationWarning")
+def test_a_mudata_has_its_matrices(query, toy_model, tmp_path):
+    MuData({"rna": query}).write(tmp_path / "query.h5mu")
+    output = tmp_path / "o.h5mu"
+    with pytest.raises(ValueError, match="would be no MuData"):
+        tosica.tl.annotate_file(
+            tmp_path / "query.h5mu", toy_model, output, include_x=False
+        )
+    assert not output.exists()
 
 
 @pytest.mark.parametrize("kind", ["layer", "raw", "dense", "other genes"])

@@ -383,6 +383,14 @@ def test_renamed_keys(model, query):
     assert len(tosica.get.explain(query, key="mine_attribution"))
 
 
+def test_contributions_of_an_earlier_call_do_not_stay(model, query):
+    query = query[:9].copy()
+    tosica.tl.attribute(query, model, cells=True, genes=True, n_steps=8)
+    tosica.tl.attribute(query, model, target="CD19+ B", n_steps=8)
+    assert f"X_{KEY}" not in query.obsm
+    assert KEY not in query.layers
+
+
 def test_a_model_that_does_not_know_its_reference(network_alone, monkeypatch):
     """As one that the original's code trained."""
     model, query = network_alone
@@ -402,3 +410,6 @@ def test_results_of_another_model(model, query):
     for read in (tosica.get.genes_df, tosica.get.gene_sets_df, tosica.get.explain):
         with pytest.raises(ValueError, match="another model than the annotation"):
             read(query)
+    query.uns["mine"] = query.uns[KEY]
+    with pytest.raises(ValueError, match="another model than the annotation"):
+        tosica.get.explain(query, key="mine")

@@ -227,6 +227,31 @@ def test_verdicts_take_known_labels_before_probabilities(
     )
 
 
+def test_a_label_that_is_wrong_in_every_cell_is_not_reliable(query):
+    """No cell is known as a, and all cells that are called so are known as b or c."""
+    is_a = query.obs["tosica_prediction"] == "a"
+    others = np.where(np.arange(60) % 2, "b", "c")
+    known = query.obs["known"].astype(str)
+    query.obs["known"] = known.mask(is_a, others)
+    table = tosica.tl.check(query, labels_key="known").set_index("check")
+    assert "another type: a (0" in table.at["wrong labels", "finding"]
+    verdict = judge_labels(Cells(query, "tosica", labels_key="known")).loc["a"]
+    assert verdict["verdict"] == "do not use"
+
+
+def test_only_cells_with_a_known_label_can_be_too_sure(query):
+    """The others have a high probability, and nobody knows whether they are right."""
+    is_known = np.arange(60) < 20
+    query.obs["tosica_probability"] = np.where(is_known, 0.5, 0.99)
+    overconfident(query)
+    is_wrong = is_known & (np.arange(60) % 2 == 0)
+    right = query.obs["tosica_prediction"].astype(str)
+    truth = query.obs["known"].astype(str).where(is_wrong, right)
+    query.obs["known"] = truth.where(is_known)
+    table = tosica.tl.check(query, labels_key="known")
+    assert "too sure" not in set(table["check"])
+
+
 def test_nothing_is_doubted_without_a_reason(query):
     # What was written for another annotation is not this one's.
     inexact(query)

@@ -37,3 +37,18 @@ def test_curves_start_and_end_with_cell_and_baseline(tested, model):
         np.testing.assert_allclose(whole.loc[0.0], empty.loc[1.0], atol=1e-5)
         np.testing.assert_allclose(whole.loc[1.0], empty.loc[0.0], atol=1e-5)
         assert whole.loc[0.0, "kept"] == 1
+
+
+def test_contributions_under_another_key(model, query):
+    tosica.tl.attribute(query, model, key_added="mine", n_steps=8)
+    tosica.tl.faithfulness(query, model, n_cells=2, key="mine")
+    assert len(query.uns["faithfulness"]["area"]) == 6
+
+
+def test_the_mean_is_that_of_all_cells(model, query):
+    """A cell alone is its own mean, so that setting genes to it would change nothing."""
+    tosica.tl.attribute(query, model, baseline="mean", n_steps=8)
+    tosica.tl.faithfulness(query, model, n_cells=1, shares=[0, 1])
+    curves = query.uns["faithfulness"]["curves"]
+    deleted = curves[(curves["change"] == "deletion") & (curves["order"] == "genes")]
+    assert deleted["probability"].iloc[1] < deleted["probability"].iloc[0] - 0.01

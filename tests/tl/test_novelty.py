@@ -97,6 +97,7 @@ def test_what_moves_all_types_alike_is_not_new(model, query, caplog):
     with caplog.at_level(logging.INFO, logger="tosica"):
         tosica.tl.novelty(query, model)
     assert "of the reference's batch" not in caplog.text
+    assert query.uns["tosica"]["novelty_corrected"]
     check(query)
 
 
@@ -105,6 +106,7 @@ def test_a_query_of_the_same_batch_is_not_corrected(model, query, caplog):
     with caplog.at_level(logging.INFO, logger="tosica"):
         tosica.tl.novelty(query, model)
     assert "the query is of the reference's batch" in caplog.text
+    assert not query.uns["tosica"]["novelty_corrected"]
 
 
 @pytest.mark.parametrize("n_labels", [1, 2, 3, 5])
@@ -197,6 +199,16 @@ def test_clusters_are_groups_of_one_label(model, query):
     clusters = query.obs.groupby("tosica_novelty_group", observed=True)
     assert (clusters["tosica_prediction"].nunique() == 1).all()
     assert (clusters["tosica_novelty_cluster"].nunique() == 1).all()
+
+
+def test_a_label_may_have_the_name_of_a_cluster(model, query):
+    sizes = query.obs["tosica_prediction"].value_counts()
+    renamed = {sizes.index[-1]: f"{sizes.index[0]} 1"}
+    prediction = query.obs["tosica_prediction"].cat
+    query.obs["tosica_prediction"] = prediction.rename_categories(renamed)
+    tosica.tl.novelty(query, model)
+    clusters = query.obs.groupby("tosica_novelty_group", observed=True)
+    assert (clusters["tosica_prediction"].nunique() == 1).all()
 
 
 @pytest.mark.parametrize("over_clustering", [None, "louvain"])

@@ -278,6 +278,19 @@ def test_groups_that_are_labels_of_the_model_make_the_test_circular(caplog):
     assert "circular" not in caplog.text
 
 
+def test_the_test_is_circular_under_another_key_and_with_votes():
+    adata = _cells(0)
+    adata.uns["tosica"] = {"labels": np.array(["B", "T"])}
+    adata.uns["mine"] = adata.uns.pop("tosica_attribution") | {"key": "tosica"}
+    adata.obsm["X_mine"] = adata.obsm.pop("X_tosica_attribution")
+    votes = adata.obs["cell_type"].to_numpy(object, copy=True)
+    votes[:9] = "Unknown"
+    votes[-9:] = "Heterogeneous"
+    adata.obs["vote"] = votes
+    tosica.tl.rank_gene_sets(adata, "vote", key="mine")
+    assert tosica.get.rank_gene_sets_df(adata)["pval_adj"].isna().all()
+
+
 def test_cell_types_that_lack_a_condition():
     adata = _cells(0)
     has_condition = (adata.obs["cell_type"] == "B") | (adata.obs["condition"] == "ctrl")

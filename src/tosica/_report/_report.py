@@ -302,14 +302,12 @@ def summary_facts(cells: Cells) -> dict[str, Any]:
     cells
         The annotation.
     """
-    agreed = cells.agreement()
     facts: dict[str, Any] = {
         "n_types": len(cells.types),
         "n_unknown": int((cells.predicted == UNKNOWN).sum()),
         "n_low": int((cells.probability < LIMITS.probability).sum()),
         "median": float(np.median(cells.probability)),
-        "mean": float(cells.probability.mean()),
-        "agreement": None if agreed is None else {"share": agreed[0], "n": agreed[1]},
+        "agreement": cells.agreement(),
         "n_small": None,
     }
     if cells.novelty_pvalue is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,7 +30,12 @@ from tosica.cli._session import (
     takes_cells,
     threads_option,
 )
-from tosica.cli._tissue import find_tissue_model, tissue_option, version_option
+from tosica.cli._tissue import (
+    find_tissue_model,
+    is_given,
+    tissue_option,
+    version_option,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -205,7 +211,9 @@ def annotate(
     check_outputs(output, obs_out, page, adapted_model, overwrite=overwrite)
     check_cells(query)
     tosica = load("tosica._report")
-    from tosica.cli._files import write_table
+    from tosica.cli._files import check_selection, write_table
+
+    check_selection(query, options["selection"])
 
     if tissue is not None:
         model = str(find_tissue_model(tissue, organism, version))
@@ -268,9 +276,21 @@ def _refuse_combinations(
         )
     if adapted_model is not None and not adapt:
         raise click.UsageError("--adapted-model needs --adapt.")
-    source = click.get_current_context().get_parameter_source("model")
-    if tissue is not None and source is not click.core.ParameterSource.DEFAULT:
+    if tissue is not None and is_given("model"):
         raise click.UsageError("Give either --tissue or --model, not both.")
+    if tissue is None and (is_given("organism") or is_given("version")):
+        raise click.UsageError("--organism and --census-version need --tissue.")
+
+
+def _refuse_new_mudata(query: str, group: str, output: Path) -> None:
+    """Refuse an output that ends as a MuData does and would be none."""
+    from tosica.ondisk import is_copy_of_container
+
+    is_copy = is_copy_of_container(query, group, output)
+    if output.suffix.lower() == ".h5mu" and not is_copy:
+        raise click.UsageError(
+            f"{output} would be a MuData, and the query is no .h5mu: end it in .h5ad or .zarr."
+        )
 
 
 class _Annotation:
@@ -329,11 +349,8 @@ class _Annotation:
             return
         if output is None:
             return
+        _refuse_new_mudata(self.query, self.group, output)
         is_copy = is_copy_of_container(self.query, self.group, output)
-        if output.suffix.lower() == ".h5mu" and not is_copy:
-            raise click.UsageError(
-                f"{output} would be a MuData, and the query is no .h5mu: end it in .h5ad or .zarr."
-            )
         if is_copy and self.min_genes is not None:
             raise click.UsageError(
                 "--min-genes leaves cells out, and a copy of the whole container needs all: end --output in .h5ad."
@@ -375,20 +392,30 @@ class _Annotation:
             if output is not None:
                 return self._annotate_to_file(output, options)
             assert obs_out is not None
-            # Parts need a place that the next call finds; only the table is asked for.
-            folder = obs_out.with_name(f"{obs_out.name}.parts")
-            folder.mkdir(exist_ok=True)
-            annotated = folder / "annotated.h5ad"
-            annotated.unlink(missing_ok=True)
-            obs = self._annotate_to_file(annotated, options | {"include_x": False})
-            shutil.rmtree(folder, ignore_errors=True)
-            return obs
+            return self._annotate_to_table(obs_out, options)
         except StoredByGenesError:
             self.session.advice = ""
             logger.info(
                 "%s is stored by genes (CSC) and is read as a whole", self.query
             )
             return None
+
+    def _annotate_to_table(
+        self, obs_out: Path, options: dict[str, Any]
+    ) -> pd.DataFrame:
+        # Parts need a place that the next call finds; only the table is asked for.
+        folder = obs_out.with_name(f"{obs_out.name}.parts")
+        folder.mkdir(exist_ok=True)
+        try:
+            annotated = folder / "annotated.h5ad"
+            annotated.unlink(missing_ok=True)
+            obs = self._annotate_to_file(annotated, options | {"include_x": False})
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            # An error before the first part leaves nothing to go on with.
+            with suppress(OSError):
+                folder.rmdir()
+        return obs
 
     def _annotate_to_file(self, output: Path, options: dict[str, Any]) -> pd.DataFrame:
         from anndata.io import read_elem
@@ -582,6 +609,7 @@ def novelty(
 
     loaded = tosica.TOSICA.load(model, accelerator=device[0], device=device[1])
     group = find_group(query, loaded, selection)
+    _refuse_new_mudata(query, group, output)
     with progress(None, f"reading {query}"):
         adata = read_cells(query, **_named(selection, group))
     loaded.annotate(adata, key_added=key_added, **matrix)

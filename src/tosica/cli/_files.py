@@ -112,14 +112,7 @@ def read_cells(
         import_module("hdf5plugin")  # more compressions of HDF5
     with explain_damage(path):
         kind = kind_of(path)
-        for option, value, is_of_kind in (
-            ("genome", genome, kind.startswith("10x")),
-            ("assay", assay, kind in _SEURAT),
-        ):
-            if value is not None and not is_of_kind:
-                raise ReadError(
-                    f"{path!r} is of the kind {kind}, of which no {option} can be chosen: leave --{option} out."
-                )
+        _refuse_choice(path, kind, genome, assay)
         if kind == "model":
             raise ReadError(f"{path!r} is the folder of a model; give {KNOWN}.")
         if kind == "table" and not backed:
@@ -139,6 +132,34 @@ def read_cells(
             return _read_loom(path)
         group = choose_group(path, modality or table, score)
         return open_cells(path, group) if backed else read_whole(path, group)
+
+
+def check_selection(path: str, selection: Mapping[str, Any]) -> None:
+    """Refuse to choose of a file what its kind does not have, as :func:`read_cells` does.
+
+    Raises
+    ------
+    ValueError
+        If a genome or an assay is chosen of a file without.
+    """
+    from tosica.io._errors import explain_damage
+    from tosica.io._file_kinds import kind_of
+
+    with explain_damage(path):
+        _refuse_choice(path, kind_of(path), selection["genome"], selection["assay"])
+
+
+def _refuse_choice(path: str, kind: str, genome: str | None, assay: str | None) -> None:
+    from tosica.io._errors import ReadError
+
+    for option, value, is_of_kind in (
+        ("genome", genome, kind.startswith("10x")),
+        ("assay", assay, kind in _SEURAT),
+    ):
+        if value is not None and not is_of_kind:
+            raise ReadError(
+                f"{path!r} is of the kind {kind}, of which no {option} can be chosen: leave --{option} out."
+            )
 
 
 def find_group(path: str, model: TOSICA, selection: Mapping[str, Any]) -> str:
@@ -183,7 +204,14 @@ def _read_table(path: str) -> pd.DataFrame:
 
     if path.lower().endswith(".parquet"):
         return pd.read_parquet(path)
-    table = pd.read_csv(path, sep=_separator(path), index_col=0)
+    # Labels may be called NA, None or null.
+    table = pd.read_csv(
+        path,
+        sep=_separator(path),
+        index_col=0,
+        keep_default_na=False,
+        na_values=[""],
+    )
     return table.set_index(table.index.astype(str))
 
 

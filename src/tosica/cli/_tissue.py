@@ -29,12 +29,18 @@ version_option = default_option(
 )
 
 
+def is_given(parameter: str) -> bool:
+    """Whether the caller of the command gave an option, and it is not its default."""
+    source = click.get_current_context().get_parameter_source(parameter)
+    return source is not click.core.ParameterSource.DEFAULT
+
+
 def find_tissue_model(tissue: str, organism: str, version: str) -> Path:
     """Find the model of a tissue in the cache, or train it and put it there."""
     load("tosica.datasets")
     from tosica.datasets._tissue_model import tissue_model_folder
 
-    return tissue_model_folder(tissue, _organism_or_human(organism), version=version)
+    return tissue_model_folder(tissue, organism_or_human(organism), version=version)
 
 
 def label_options_of_tissue(
@@ -50,7 +56,7 @@ def read_tissue(tissue: str, organism: str, version: str) -> AnnData:
     """Get labeled cells of a tissue."""
     tosica = load("tosica.datasets")
     reference: AnnData = tosica.datasets.census(
-        tissue, _organism_or_human(organism), version=version
+        tissue, organism_or_human(organism), version=version
     )
     return reference
 
@@ -71,6 +77,6 @@ def write_tissue_card(
     (folder / "README.md").write_text(card, encoding="utf-8", newline="\n")
 
 
-def _organism_or_human(organism: str) -> str:
-    """Take human cells where the organism is not named: there is no reference to tell it by."""
+def organism_or_human(organism: str) -> str:
+    """Take human where the organism is not named, and no reference tells it."""
     return "human" if organism == "auto" else organism

@@ -23,7 +23,9 @@ from tosica.cli._session import (
     threads_option,
 )
 from tosica.cli._tissue import (
+    is_given,
     label_options_of_tissue,
+    organism_or_human,
     read_tissue,
     tissue_option,
     version_option,
@@ -210,6 +212,8 @@ def _check_reference(
         raise click.UsageError("Give REFERENCE or --tissue.")
     if not labels_key:
         raise click.UsageError("Missing option '--labels-key'.")
+    if is_given("version"):
+        raise click.UsageError("--census-version needs --tissue.")
     check_cells(reference, batch_key=batch_key)
     for key in labels_key:
         if "," not in key:
@@ -302,7 +306,8 @@ def gene_sets(
         return
     mask = None if reference is None else _mask_of(name, reference, organism)
     if name == _DEFAULT:
-        name = f"human_{_DEFAULT}" if mask is None else str(mask["source"])
+        of_organism = f"{organism_or_human(organism)}_{_DEFAULT}"
+        name = of_organism if mask is None else str(mask["source"])
     is_file = Path(name).exists() or name.lower().endswith((".gmt", ".gmt.gz"))
     sets = tosica.gs.read_gmt(name) if is_file else tosica.gs.load(name)
     n_genes = len({gene for genes in sets.values() for gene in genes})

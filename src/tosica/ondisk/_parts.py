@@ -404,6 +404,10 @@ def join_parts(
             write_elem(root["obsm"], table_key, result.table())
         elif table_key in root["obsm"]:
             del root["obsm"][table_key]
+        # The table of clusters is of the labels before.
+        novelty_key = f"{key_added}_novelty"
+        if novelty_key in root["uns"]:
+            del root["uns"][novelty_key]
         for name, value in result.uns(cutoff, key_added).items():
             if isinstance(value, list):
                 value = np.array(value, dtype=object)

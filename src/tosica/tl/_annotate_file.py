@@ -167,8 +167,8 @@ def annotate_file(
     TypeError
         If an argument is of the wrong type.
     ValueError
-        If ``output`` is the query or ends otherwise; if there are parts that were begun with
-        another query, model, version or argument; and as :meth:`tosica.TOSICA.annotate`.
+        If ``output`` is the query or ends otherwise, or in ``.h5mu`` without ``include_x``; if there are
+        parts that were begun with another query, model, version or argument; and as :meth:`tosica.TOSICA.annotate`.
     KeyError
         If the query has no such layer or matrix, or the model no such label.
     OSError
@@ -209,6 +209,11 @@ def annotate_file(
     model = _load_model(model, labels)
     group = find_cells(source, model, modality or table)
     target = _check_target(output, source, group, overwrite=overwrite)
+    if target.suffix.lower() == ".h5mu" and not include_x:
+        raise ValueError(
+            f"{target.name!r} would be no MuData without matrices: end output in .h5ad or .zarr, or leave "
+            "include_x=False out."
+        )
     if probabilities:
         file_columns(model.labels, "the model")
     store = Store(

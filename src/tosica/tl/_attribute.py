@@ -171,8 +171,8 @@ def attribute(
         evidence in any group, ``(n_sets, n_groups)`` float32.
     ``adata.uns["tosica_attribution"]``
         Also the names of all gene sets, ``groupby``, ``target``, ``baseline``, the ``shift`` of the
-        baseline ``(n_genes,)`` if there is one, the most points that a cell needed (``n_steps``), the
-        fingerprint of the model, the share of the linear branch (``linear_share``), and
+        baseline ``(n_genes,)`` if there is one, the most points that a cell needed (``n_steps``), the ``key``
+        of the annotation, the fingerprint of the model, the share of the linear branch (``linear_share``), and
         ``completeness_error``: mean absolute difference between the sum over genes and the
         difference of the scores, over the mean absolute difference of the scores.
     ``adata.obsm["X_tosica_attribution"]``
@@ -243,6 +243,7 @@ def attribute(
             by_gene[positions] = contributions.genes
     record = {
         **means.tables(),
+        "key": key,
         "model": model.fingerprint,
         "gene_sets": explainer.set_names,
         "groups": np.array(groups.names, dtype=object),
@@ -275,6 +276,10 @@ def _write(
     model: TOSICA,
 ) -> None:
     """Write the record and the contributions of cells, and say so in the log."""
+    # Contributions of an earlier call do not belong to this record.
+    adata.obsm.pop(f"X_{key}", None)
+    if isinstance(adata, AnnData):
+        adata.layers.pop(key, None)
     adata.uns[key] = record
     keys = f".uns[{key!r}]"
     if by_gene_set is not None:

@@ -316,6 +316,7 @@ def _cells_unlike_the_reference(cells: Cells) -> Doubt | None:
     advice = f"Run {command}, which takes off what the cells have in common."
     if cells.is_corrected:
         corrected = " after the correction for batches"
+    if cells.has_novelty_of_clusters:
         advice = "Label some cells by hand and run model.recalibrate, or add cells of this batch to the reference."
     return Doubt(
         "unlike the reference",
@@ -482,8 +483,8 @@ def _overconfidence(cells: Cells) -> Doubt | None:
     agreement = cells.agreement()
     if agreement is None:
         return None
-    accuracy, _ = agreement
-    expected = float(cells.probability.mean())
+    accuracy = agreement.share
+    expected = agreement.probability
     if expected - accuracy <= LIMITS.overconfidence:
         return None
     return Doubt(
@@ -491,7 +492,7 @@ def _overconfidence(cells: Cells) -> Doubt | None:
         expected - accuracy,
         LIMITS.overconfidence,
         f"{percent(accuracy)} of the labels agree with adata.obs[{cells.labels_key!r}], but the mean probability "
-        f"is {decimal(expected)}.",
+        f"of these cells is {decimal(expected)}.",
         "The probabilities are too high for these cells, or the known labels follow another scheme.",
         "Run model.recalibrate with some of the known labels, and annotate again.",
     )
@@ -560,13 +561,13 @@ class LabelScores(NamedTuple):
     precision: float
     """Share of the label's cells that are known as this; NaN if no cell has the label."""
     recall: float
-    """Share of the cells known as this that have the label."""
+    """Share of the cells known as this that have the label; NaN if no cell is known as this."""
     instead: str
     """Label of most of the cells known as this that have another label."""
 
 
 def score_labels(cells: Cells) -> dict[str, LabelScores]:
-    """Score each of the model's labels that cells are known as.
+    """Score each of the model's labels that cells are known as, or that such cells have.
 
     Parameters
     ----------
@@ -578,17 +579,20 @@ def score_labels(cells: Cells) -> dict[str, LabelScores]:
     is_known = np.asarray(cells.known.codes) >= 0
     truth = np.asarray(cells.known)[is_known].astype(str)
     predicted = cells.predicted[is_known].astype(str)
+    is_comparable = np.isin(truth, cells.all_labels)
     scores = {}
     for label in cells.all_labels:
         is_truth = truth == label
         is_called = predicted == label
-        if not is_truth.any():
+        # Cells known by words of another scheme do not tell whether the label is wrong.
+        if not is_truth.any() and not (is_called & is_comparable).any():
             continue
         n_right = int((is_truth & is_called).sum())
         precision = n_right / is_called.sum() if is_called.any() else np.nan
+        recall = n_right / is_truth.sum() if is_truth.any() else np.nan
         instead = pd.Series(predicted[is_truth & ~is_called]).mode()
         scores[label] = LabelScores(
-            float(precision), n_right / int(is_truth.sum()), "".join(instead[:1])
+            float(precision), float(recall), "".join(instead[:1])
         )
     return scores
 

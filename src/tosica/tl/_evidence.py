@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anndata as ad
 import numpy as np
@@ -103,6 +103,17 @@ def annotating_model(
 _N_TESTED = 200
 
 
+class Agreement(NamedTuple):
+    """Agreement of the cells that are known as a label of the model."""
+
+    share: float
+    """Share of them that got this label."""
+    probability: float
+    """Their mean probability."""
+    n: int
+    """How many they are."""
+
+
 class Cells:
     """The cells of an annotated AnnData, which is not changed.
 
@@ -112,8 +123,8 @@ class Cells:
     ``model.annotate`` wrote to ``uns``. ``second`` is the second best label of each label's cells and
     its mean probability in them. ``levels`` has the groups and probabilities of each broader level, from
     broad to fine. ``probability``, ``novelty`` and ``novelty_pvalue`` are
-    ``(n_obs,)``; ``is_corrected`` says that :func:`tosica.tl.novelty` wrote the novelty, and
-    ``clusters`` is its table. ``samples``
+    ``(n_obs,)``; ``has_novelty_of_clusters`` says that :func:`tosica.tl.novelty` wrote the
+    novelty, ``is_corrected`` that it took off what the cells have in common, and ``clusters`` is its table. ``samples``
     and ``known``, the labels that were known before, are there if the caller named their columns.
 
     Parameters
@@ -188,7 +199,11 @@ class Cells:
         if {f"{key}_novelty", f"{key}_novelty_pvalue"} <= set(adata.obs):
             self.novelty = read_numbers(adata, f"{key}_novelty")
             self.novelty_pvalue = read_numbers(adata, f"{key}_novelty_pvalue")
-        self.is_corrected = f"{key}_novelty_cluster" in adata.obs
+        self.has_novelty_of_clusters = f"{key}_novelty_cluster" in adata.obs
+        # Files that do not say so were corrected by default.
+        self.is_corrected = self.has_novelty_of_clusters and bool(
+            self.record.get("novelty_corrected", True)
+        )
         self.clusters: pd.DataFrame | None = adata.uns.get(f"{key}_novelty")
         self.samples = None
         if sample_key is not None:
@@ -204,8 +219,8 @@ class Cells:
         is_type = self.predicted != UNKNOWN
         return pd.Series(values[is_type]).groupby(self.predicted[is_type])
 
-    def agreement(self) -> tuple[float, int] | None:
-        """Share of the cells with a label of the model that got it, and how many these are."""
+    def agreement(self) -> Agreement | None:
+        """Compare labels with known ones; ``None`` if no cell is known as a label of the model."""
         if self.known is None:
             return None
         # The last name is that of cells without a known label, which have code -1.
@@ -215,7 +230,11 @@ class Cells:
         if not is_comparable.any():
             return None
         is_same = self.predicted == labels
-        return float(is_same[is_comparable].mean()), int(is_comparable.sum())
+        return Agreement(
+            float(is_same[is_comparable].mean()),
+            float(self.probability[is_comparable].mean()),
+            int(is_comparable.sum()),
+        )
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from scipy.integrate import trapezoid
 from scipy.stats import sem
 
-from tosica._obs import ATTRIBUTION, read_attribution, read_groups
+from tosica._obs import ATTRIBUTION, annotation_key, read_attribution, read_groups
 from tosica._parallel import thread_map, thread_pool
 from tosica._progress import progress
 from tosica._settings import logger, only_warnings, query_logger
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from anndata import AnnData
+    from torch import Tensor
 
-    from tosica._types import Float32Array, FloatArray, IntArray
+    from tosica._types import FloatArray, IntArray
     from tosica.model import TOSICA
     from tosica.model._query_loader import Minibatch
 
@@ -125,7 +126,7 @@ def faithfulness(
     ascend = all(low < high for low, high in pairwise(shares))
     if len(shares) < 2 or shares[0] != 0 or shares[-1] != 1 or not ascend:
         raise ValueError(f"shares must ascend from 0 to 1, not {shares}.")
-    model = annotating_model(adata, model, key.removesuffix("_attribution"))
+    model = annotating_model(adata, model, annotation_key(adata, key))
     record = read_attribution(adata, key)
     rng = np.random.default_rng(seed)
     groups = read_groups(adata, str(record["groupby"]))
@@ -141,8 +142,7 @@ def faithfulness(
         adata[rows],
         {order: rank[group_of_cell[rows]] for order, rank in ranks.items()},
         np.array(shares, dtype=np.float64),
-        use_mean=record["baseline"] == "mean",
-        shift=record.get("shift"),
+        baseline=_read_baseline(model, adata, record, layer=layer, use_raw=use_raw),
         layer=layer,
         use_raw=use_raw,
     )
@@ -202,6 +202,39 @@ def _rank_genes(
     }
 
 
+def _read_baseline(
+    model: TOSICA,
+    adata: AnnData,
+    record: Mapping[str, Any],
+    *,
+    layer: str | None,
+    use_raw: bool,
+) -> Tensor:
+    """Compute what contributions were compared with, ``(1, n_genes)``.
+
+    Parameters
+    ----------
+    model
+        The model.
+    adata
+        All cells that were explained, whose mean the baseline may be.
+    record
+        What :func:`tosica.tl.attribute` wrote.
+    layer, use_raw
+        As in :func:`faithfulness`.
+    """
+    baseline: Tensor = model.module.baseline[None]
+    if record["baseline"] == "mean":
+        with only_warnings(query_logger):
+            batches = model.iter_batches(adata, layer=layer, use_raw=use_raw)
+            total = sum(batch.x.sum(0, dtype=torch.float64) for batch in batches)
+        return (total / adata.n_obs).to(baseline)[None]
+    shift = record.get("shift")
+    if shift is None:
+        return baseline
+    return baseline + torch.from_numpy(np.asarray(shift)).to(baseline)
+
+
 @torch.no_grad()
 def _change_genes(
     model: TOSICA,
@@ -209,8 +242,7 @@ def _change_genes(
     ranks: dict[str, IntArray],
     shares: FloatArray,
     *,
-    use_mean: bool,
-    shift: Float32Array | None,
+    baseline: Tensor,
     layer: str | None,
     use_raw: bool,
 ) -> tuple[_Curves, _Curves]:
@@ -226,10 +258,8 @@ def _change_genes(
         Rank of each gene in each cell, ``(n_cells, n_genes)``, by each order.
     shares
         Shares of the genes to change.
-    use_mean
-        Whether the baseline is the mean of the cells.
-    shift
-        Shift of the baseline from the reference's mean cell, if there is one, ``(n_genes,)``.
+    baseline
+        Expression that genes are set to, ``(1, n_genes)``.
     layer, use_raw
         As in :func:`faithfulness`.
 
@@ -238,13 +268,6 @@ def _change_genes(
     Both by change and order, ``(n_cells, n_shares)``.
     """
     module = model.module
-    baseline = module.baseline[None]
-    if shift is not None:
-        baseline = baseline + torch.from_numpy(np.asarray(shift)).to(baseline)
-    if use_mean:
-        with only_warnings(query_logger):
-            batches = model.iter_batches(adata, layer=layer, use_raw=use_raw)
-            baseline = torch.cat([batch.x for batch in batches]).mean(0, keepdim=True)
     n_changed = np.round(shares * ranks["genes"].shape[1])
     curves = list(product(_CHANGES, ranks))
     shape = (adata.n_obs, len(shares))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count, islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -140,6 +141,9 @@ def novelty(
         of its cells), ``score``, ``pvalue``, and ``genes``, which it expresses more than this label
         does in the reference, the batch taken off, separated by commas.
 
+    ``adata.uns["tosica"]["novelty_corrected"]``
+        Whether a difference was taken off in the first measure, bool.
+
     The p-values hold for one cell or one cluster each: among many, correct for the number of
     tests, for instance by :func:`scipy.stats.false_discovery_control`.
 
@@ -239,6 +243,7 @@ def novelty(
     result.uns[f"{key}_novelty"] = _table_of_clusters(
         cells, clusters, predicted, positions, query, gene_shift, statistics, model
     )
+    result.uns[key] = {**result.uns[key], "novelty_corrected": shift is not None}
     logger.info("novelty: added .obs['%s_novelty'] and four columns more", key)
     return result if copy else None
 
@@ -333,15 +338,24 @@ def _split_labels(
     components = neighborhoods.components
     # K-means begins with cells by their position: the order of the cells must not matter.
     order = np.lexsort(components.T)
-    for label in np.unique(predicted):
+    labels = np.unique(predicted)
+    for label in labels:
         cells = order[predicted[order] == label]
         n_clusters = min(-(-len(cells) // _CELLS_PER_CLUSTER), _MAX_CLUSTERS)
         if n_clusters == 1:
             continue
         k_means = KMeans(n_clusters, n_init=1, random_state=0)
         numbers = k_means.fit_predict(components[cells])
-        names[cells] = [f"{label} {number + 1}" for number in numbers]
+        free = _free_names(label, n_clusters, set(labels))
+        names[cells] = np.array(free, dtype=object)[numbers]
     return pd.Categorical(names)
+
+
+def _free_names(label: str, n_clusters: int, labels: set[str]) -> list[str]:
+    """Number a label, without the names that are labels themselves."""
+    numbered = (f"{label} {number}" for number in count(1))
+    free = (name for name in numbered if name not in labels)
+    return list(islice(free, n_clusters))
 
 
 def _table_of_clusters(

@@ -14,7 +14,9 @@ from scipy import stats
 
 from tosica._obs import (
     ATTRIBUTION,
+    HETEROGENEOUS,
     UNKNOWN,
+    annotation_key,
     read_attention,
     read_groups,
     read_labels,
@@ -296,8 +298,9 @@ def _find_caveats(
     adata: AnnData, comparison: Comparison, tables: dict[str, pd.DataFrame], key: str
 ) -> dict[str, str]:
     """Say for each test why its p-values are no evidence; nothing if they are."""
-    labels = read_labels(adata, key.removesuffix("_attribution"))
-    if labels and set(comparison.groups.categories) - {UNKNOWN} <= set(labels):
+    labels = read_labels(adata, annotation_key(adata, key))
+    named = set(comparison.groups.categories) - {UNKNOWN, HETEROGENEOUS}
+    if labels and named <= set(labels):
         return dict.fromkeys(tables, CIRCULAR)
     return {
         name: FEW_SAMPLES if table["pvals_adj"].isna().all() else ""
