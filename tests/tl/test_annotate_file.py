@@ -1,5 +1,6 @@
 """A query is annotated from file to file as it is in memory, and work that ended early goes on."""
 
+import gc
 import json
 import shutil
 import warnings
@@ -56,6 +57,18 @@ def test_the_output_is_what_annotate_gives(
     expected = read(write(query, tmp_path / f"expected{after}"))
     assert contents(read(output)) == contents(expected)
     assert not (tmp_path / f"annotated{after}.parts").exists()
+
+
+def test_the_query_is_closed(query, toy_model, tmp_path):
+    path = write(query, tmp_path / "query.h5ad")
+    gc.disable()
+    try:
+        tosica.tl.annotate_file(path, toy_model, tmp_path / "annotated.h5ad")
+        # HDF5 refuses to write to a file that is open for reading.
+        with h5py.File(path, "r+") as file:
+            del file["uns/note"]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("ending", [".h5ad", ".zarr"])

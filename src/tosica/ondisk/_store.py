@@ -118,6 +118,20 @@ class Store:
                 adata.X, obs=adata.obs, var=adata.var, layers=dict(adata.layers)
             )
 
+    def close(self) -> None:
+        """Close the file, which nobody can write to before; its matrices cannot be read afterwards.
+
+        References among the cells would leave it open until the next collection of garbage.
+        """
+        adata = self.adata
+        matrices = [adata.X, *adata.layers.values()]
+        if adata.raw is not None:
+            matrices.append(adata.raw.X)
+        for matrix in matrices:
+            element = getattr(matrix, "group", matrix)
+            if isinstance(element, h5py.HLObject) and element:
+                element.file.close()
+
     def __getitem__(self, cells: slice | np.ndarray) -> AnnData:
         """Some cells, whose matrices are read when they are used."""
         return self._parts[cells]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -223,37 +224,43 @@ def annotate_file(
         use_raw=use_raw,
         default_layer=model.modalities[0].layer,
     )
-    plan = Plan(
-        path=_absolute(source),
-        group=group,
-        n_obs=store.n_obs,
-        query=store.digest(),
-        model=model.fingerprint,
-        layer=layer,
-        use_raw=use_raw,
-        confidence=confidence,
-        probabilities=probabilities,
-        precision=precision,
-        cells_per_part=cells_per_part,
-    )
-    folder = target.with_name(f"{target.name}.parts")
-    annotator = PartAnnotator(plan, folder, store, model, batch_size)
-    sample_result = annotator.infer_sample()
-    warn_of_cutoff(cutoff, len(model.labels))
-    plan.begin(folder, model, overwrite=overwrite)
-    _annotate_parts(
-        annotator, plan, folder, client, batch_size, show_progress=enable_progress_bar
-    )
-    join_parts(
-        plan,
-        folder,
-        store,
-        sample_result,
-        target,
-        cutoff=cutoff,
-        key_added=key_added,
-        include_x=include_x,
-    )
+    with closing(store):
+        plan = Plan(
+            path=_absolute(source),
+            group=group,
+            n_obs=store.n_obs,
+            query=store.digest(),
+            model=model.fingerprint,
+            layer=layer,
+            use_raw=use_raw,
+            confidence=confidence,
+            probabilities=probabilities,
+            precision=precision,
+            cells_per_part=cells_per_part,
+        )
+        folder = target.with_name(f"{target.name}.parts")
+        annotator = PartAnnotator(plan, folder, store, model, batch_size)
+        sample_result = annotator.infer_sample()
+        warn_of_cutoff(cutoff, len(model.labels))
+        plan.begin(folder, model, overwrite=overwrite)
+        _annotate_parts(
+            annotator,
+            plan,
+            folder,
+            client,
+            batch_size,
+            show_progress=enable_progress_bar,
+        )
+        join_parts(
+            plan,
+            folder,
+            store,
+            sample_result,
+            target,
+            cutoff=cutoff,
+            key_added=key_added,
+            include_x=include_x,
+        )
     shutil.rmtree(folder, ignore_errors=True)
     n_cells = format_thousands(plan.n_obs)
     logger.info(f"annotate_file: wrote {n_cells} annotated cells to {target}")
