@@ -125,6 +125,14 @@ def test_what_the_log_says_of_cells_that_cannot_be_right(caplog):
     )
 
 
+def test_labels_that_predictions_have_are_not_called_foreign(caplog):
+    adata = _adata(["a", "b", "a", "b"], ["a", "b", "b", "b"], labels="ab")
+    for column in ("known", "tosica_prediction"):
+        adata.obs[f"{column}_broad"] = "broad"
+    tosica.tl.evaluate(adata, "known_broad", prediction_key="tosica_prediction_broad")
+    assert "not trained on" not in caplog.text
+
+
 def test_another_column_has_no_probabilities():
     adata = annotated_pbmc()
     tosica.tl.majority_vote(adata, "louvain", 0.9)

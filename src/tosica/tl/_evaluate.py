@@ -198,7 +198,10 @@ def evaluate(
             f"adata.obs[{labels_key!r}] and adata.obs[{column!r}] have no label in common "
             f"({truth[0]!r}, {predicted[0]!r}): bring both to the same words."
         )
-    _log_cells_that_cannot_be_right(truth, labeled, labels_key, trained)
+    _log_cells_without_label(labeled, labels_key)
+    if trained and terms is None:
+        # Labels of broader levels and of votes are no labels of the model and can be right.
+        _log_foreign_labels(truth, true_labels - shared)
     is_right = np.asarray(truth) == np.asarray(predicted)
     is_named = np.asarray(predicted != UNKNOWN)
     calibration = None
@@ -227,13 +230,7 @@ def evaluate(
     return Evaluation(summary, per_class, table, calibration)
 
 
-def _log_cells_that_cannot_be_right(
-    truth: pd.Categorical,
-    labeled: BoolArray,
-    labels_key: str,
-    trained: set[str],
-) -> None:
-    """Log how many cells have no label, and how many a label that the model does not have."""
+def _log_cells_without_label(labeled: BoolArray, labels_key: str) -> None:
     if not labeled.all():
         logger.info(
             "evaluate: %s of %s cells have no label in .obs[%r] and are left out",
@@ -241,11 +238,14 @@ def _log_cells_that_cannot_be_right(
             format_thousands(len(labeled)),
             labels_key,
         )
-    foreign = sorted(set(truth.categories) - trained - {UNKNOWN})
-    if trained and foreign:
+
+
+def _log_foreign_labels(truth: pd.Categorical, foreign: set[str]) -> None:
+    """Log how many cells have a label that neither the model nor a prediction has."""
+    if foreign:
         logger.info(
             "evaluate: the model was not trained on %s, so these cells (%s) count as wrong",
-            list_names(foreign),
+            list_names(sorted(foreign)),
             format_thousands(int(truth.isin(foreign).sum())),
         )
 
