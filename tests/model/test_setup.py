@@ -254,6 +254,16 @@ WRONG = {
         ValueError,
         "adata.obs['donor'] has cells without a batch (NaN).",
     ),
+    "batches are days": (
+        _column("donor", lambda c: pd.to_datetime("2026-01-01")),
+        TypeError,
+        "adata.obs['donor'] holds values of type Timestamp, not names of batches: make",
+    ),
+    "batches are intervals": (
+        _column("donor", lambda c: pd.cut(np.arange(len(c)), 2)),
+        TypeError,
+        "adata.obs['donor'] holds values of type Interval, not names of batches: make",
+    ),
     "batch missing": (_without("obs", "donor"), KeyError, "no column"),
 }
 

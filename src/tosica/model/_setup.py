@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from numbers import Integral
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,7 +19,7 @@ from scvi.model.base import BaseModelClass
 
 from tosica._obs import one_column
 from tosica._settings import logger
-from tosica._text import argument, first_line, only_known
+from tosica._text import argument, first_line, in_python, only_known
 from tosica._validate import (
     CellData,
     InstanceOf,
@@ -185,7 +185,7 @@ class SetupMixin(BaseModelClass):
             occur twice; if there are no cells or genes; if the expression is missing, infinite, negative or
             neither counts nor log-normalized; if the mask does not fit.
         TypeError
-            If the matrix does not hold numbers.
+            If the matrix does not hold numbers; if batches are neither text nor numbers.
 
         Warns
         -----
@@ -647,14 +647,23 @@ def _wrap(
 def _batch_field(
     data: AnnOrMuData, batch_key: str | None, roles: Mapping[str, str | None]
 ) -> BaseAnnDataField:
-    """Make the field of the batches; refuse cells without one."""
+    """Make the field of the batches; refuse cells without one, and batches that cannot be saved."""
     modality = None
     if batch_key is not None:
         modality = _find_column(data, batch_key, "batch_key", roles.values())
-        if obs_of(data, modality)[batch_key].isna().any():
-            raise ValueError(
-                f"{place_of(modality, data)}.obs[{batch_key!r}] has cells without a batch (NaN)."
-            )
+        column = obs_of(data, modality)[batch_key]
+        where = f"{place_of(modality, data)}.obs[{batch_key!r}]"
+        if column.isna().any():
+            raise ValueError(f"{where} has cells without a batch (NaN).")
+        values: Iterable[Any] = column
+        if isinstance(column.dtype, pd.CategoricalDtype):
+            values = column.cat.categories
+        for kind in set(map(type, values)):
+            if not issubclass(kind, str | Real | np.bool_):
+                raise TypeError(
+                    f"{where} holds values of type {kind.__name__}, not names of batches: make them strings"
+                    f"{in_python(f', as by {where}.astype(str)')}."
+                )
     return _wrap(CategoricalObsField, data, modality)(
         REGISTRY_KEYS.BATCH_KEY, batch_key
     )
