@@ -633,7 +633,7 @@ def _colors(adata: AnnData, key: str) -> dict[str, str]:
     colors = adata.uns.get(f"{key}_colors")
     if colors is not None:
         colors = [str(color) for color in colors]
-    # R has colors that matplotlib lacks, such as grey50.
+    # R has colors that matplotlib lacks, numbered grays among them.
     is_palette = colors is not None and all(map(is_color_like, colors))
     if not is_palette or len(colors) < len(labels.categories):
         labels = labels.remove_unused_categories()

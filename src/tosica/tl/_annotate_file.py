@@ -15,7 +15,7 @@ from tosica._files import check_output
 from tosica._obs import file_columns
 from tosica._progress import progress
 from tosica._settings import logger
-from tosica._text import format_thousands
+from tosica._text import format_thousands, in_python
 from tosica._validate import CellData, FileKey, InstanceOf, OneOf, validate_params
 from tosica.data import find_genes
 from tosica.data._matrix import check_layer
@@ -212,8 +212,8 @@ def annotate_file(
     target = _check_target(output, source, group, overwrite=overwrite)
     if target.suffix.lower() == ".h5mu" and not include_x:
         raise ValueError(
-            f"{target.name!r} would be no MuData without matrices: end output in .h5ad or .zarr, or leave "
-            "include_x=False out."
+            f"{target.name!r} would be no MuData without matrices: end output in .h5ad or .zarr"
+            f"{in_python(', or leave include_x=False out')}."
         )
     if probabilities:
         file_columns(model.labels, "the model")

@@ -246,7 +246,7 @@ def _log_foreign_labels(truth: pd.Categorical, foreign: set[str]) -> None:
         logger.info(
             "evaluate: the model was not trained on %s, so these cells (%s) count as wrong",
             list_names(sorted(foreign)),
-            format_thousands(int(truth.isin(foreign).sum())),
+            format_thousands(int(truth.isin(sorted(foreign)).sum())),
         )
 
 
