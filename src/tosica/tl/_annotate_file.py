@@ -209,12 +209,9 @@ def annotate_file(
     source = os.fspath(path)
     model = _load_model(model, labels)
     group = find_cells(source, model, modality or table)
-    target = _check_target(output, source, group, overwrite=overwrite)
-    if target.suffix.lower() == ".h5mu" and not include_x:
-        raise ValueError(
-            f"{target.name!r} would be no MuData without matrices: end output in .h5ad or .zarr"
-            f"{in_python(', or leave include_x=False out')}."
-        )
+    target = _check_target(
+        output, source, group, overwrite=overwrite, include_x=include_x
+    )
     if probabilities:
         file_columns(model.labels, "the model")
     store = Store(
@@ -308,7 +305,9 @@ def find_cells(path: str, model: TOSICA, name: str | None = None) -> str:
         return choose_group(path, name, count_genes)
 
 
-def _check_target(output: AnyPath, source: str, group: str, *, overwrite: bool) -> Path:
+def _check_target(
+    output: AnyPath, source: str, group: str, *, overwrite: bool, include_x: bool
+) -> Path:
     """Check that the output can be written, and is not the query."""
     target = Path(output)
     is_container = is_copy_of_container(source, group, target)
@@ -317,6 +316,11 @@ def _check_target(output: AnyPath, source: str, group: str, *, overwrite: bool) 
     if str(target.resolve()) == _absolute(source) and not is_container:
         raise ValueError(
             "output is the query itself, which is not changed: give another path."
+        )
+    if target.suffix.lower() == ".h5mu" and not include_x:
+        raise ValueError(
+            f"{target.name!r} would be no MuData without matrices: end output in .h5ad or .zarr"
+            f"{in_python(', or leave include_x=False out')}."
         )
     check_output(target, overwrite=overwrite)
     return target
