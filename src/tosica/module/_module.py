@@ -375,7 +375,7 @@ class TOSICAModule(BaseModuleClass):
             for the tokens of these.
         measured
             Shape ``(n_genes,)``, bool: ``False`` for genes that the query lacks, see
-            :meth:`LinearBranch.expression`. By default it has all genes of ``modalities``.
+            :meth:`LinearBranch.clip_and_impute`. By default it has all genes of ``modalities``.
         """
         x = self.clip(x)
         latent, rollout = self._latent(x, 1.0, modalities, rollout=attention)
