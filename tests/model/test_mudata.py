@@ -100,6 +100,27 @@ def test_labels_cells_seen_in_both_or_in_one(
     )
 
 
+def test_antibodies_that_were_normalized_since_are_refused(cite):
+    TOSICA.setup_mudata(cite, "kind")
+    model = TOSICA(cite, embed_dim=16)
+    logarithms = np.log1p(cite["protein"].to_df().to_numpy())
+    cite["protein"].X = logarithms - logarithms.mean(1, keepdims=True)
+    with pytest.raises(
+        ValueError, match="holds normalized antibodies now, and counts of antibodies"
+    ):
+        model.train(max_epochs=1)
+
+
+def test_labels_of_a_modality_that_was_set_up_again_are_noticed(cite):
+    cite["rna"].obs["of_rna"] = cite.obs["kind"].to_numpy()
+    TOSICA.setup_mudata(cite, "of_rna")
+    model = TOSICA(cite, embed_dim=16)
+    cite["rna"].obs["other"] = np.where(cite.obs["kind"] == "a", "x", "y")
+    TOSICA.setup_anndata(cite["rna"], labels_key="other")
+    with pytest.raises(ValueError, match="set up again"):
+        model.train(max_epochs=1)
+
+
 def test_training_starts_from_the_network_of_rna(cite):
     pairs = [(name, gene, 2.0) for name, genes in TOY_SETS.items() for gene in genes]
     network = pd.DataFrame(pairs, columns=["source", "target", "weight"])

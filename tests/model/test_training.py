@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+import scanpy as sc
 import torch
 from _cells import untrained
 from anndata import AnnData
@@ -230,6 +231,17 @@ def test_a_reference_that_was_set_up_again_is_refused(toy):
     with pytest.raises(ValueError, match="set up again"):
         first.train(max_epochs=1)
     TOSICA(toy, embed_dim=8, n_heads=2).train(max_epochs=1)
+
+
+def test_a_reference_that_was_normalized_since_is_refused(toy):
+    model = untrained(toy)
+    sc.pp.normalize_total(toy, target_sum=1e4)
+    sc.pp.log1p(toy)
+    with pytest.raises(
+        ValueError,
+        match=r"adata\.X holds log-normalized expression now, and counts when it was set up",
+    ):
+        model.train(max_epochs=1)
 
 
 def test_early_stopping_goes_back_to_the_best_weights(toy, train):

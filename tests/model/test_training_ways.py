@@ -80,6 +80,16 @@ def test_the_networks_weights_come_before_the_regressions(
         loaded.start_from_network()
 
 
+def test_a_loaded_model_still_starts_from_the_network(ref, tmp_path, monkeypatch):
+    model = tosica.TOSICA(ref, embed_dim=16)
+    model.start_from_network()
+    model.save(tmp_path / "model")
+    loaded = tosica.TOSICA.load(tmp_path / "model", ref)
+    monkeypatch.setattr(MaskedEmbedding, "init_from_linear", None)
+    loaded.train(max_epochs=1, refit=False)
+    assert loaded.is_trained_
+
+
 def test_mask_without_weights(toy):
     tosica.TOSICA.setup_anndata(toy, labels_key="kind")
     with pytest.raises(KeyError, match="was built from gene sets without weights"):

@@ -219,6 +219,32 @@ def test_absent_genes_are_pale_and_hatched_in_the_waterfall(adata):
     assert not any(bar.get_hatch() for bar in ax.patches)
 
 
+def test_absent_genes_are_found_under_other_names(adata):
+    cell = adata[:1].copy()
+    record = cell.uns["tosica_attribution"]
+    record["target"] = "own label"
+    record["expression"] = -record["expression"].abs() - 1
+    genes = record["genes"].iloc[:, 0].reindex(cell.var_names, fill_value=0)
+    cell.layers["tosica_attribution"] = genes.to_numpy()[None]
+    hatched = _n_hatched(pl.waterfall(cell, cell.obs_names[0], show=False))
+    cell.var_names = [f"{name}.1" for name in cell.var_names]
+    assert _n_hatched(pl.waterfall(cell, cell.obs_names[0], show=False)) == hatched > 0
+
+
+def _n_hatched(ax):
+    return sum(bar.get_hatch() is not None for bar in ax.patches)
+
+
+def test_a_name_of_two_cells_has_no_waterfall(adata):
+    cells = adata[:2].copy()
+    cells.layers["tosica_attribution"] = np.zeros(cells.shape)
+    cells.obs_names = ["cell", "cell"]
+    with pytest.raises(ValueError, match="2 cells are named 'cell'"):
+        pl.waterfall(cells, "cell", show=False)
+    with pytest.raises(KeyError, match="no cell 'other'"):
+        pl.waterfall(cells, "other", show=False)
+
+
 def test_ribbons_are_the_tables(adata):
     ax = pl.label_flow(adata, GROUPBY, min_share=0, show=False)
     table = tosica.tl.confusion(adata, GROUPBY)

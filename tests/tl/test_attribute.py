@@ -203,6 +203,17 @@ def test_genes_and_antibodies_in_one_table(cite_model, cite_query):
         tosica.tl.attribute(cite_query, cite_model, genes=True)
 
 
+def test_a_layer_cannot_hold_genes_of_raw_alone(model, query):
+    few = query[:, :50].copy()
+    few.raw = query
+    model.annotate(few, use_raw=True)
+    with pytest.raises(ValueError, match=r"writes to adata\.layers, which lacks"):
+        tosica.tl.attribute(few, model, genes=True, use_raw=True)
+    whole = few.raw.to_adata()
+    tosica.tl.attribute(whole, model, genes=True)
+    assert whole.layers["tosica_attribution"].shape == whole.shape
+
+
 def test_no_reason_from_what_was_not_measured(cite_model, cite_query):
     """RNA alone, explained by a model of RNA and antibodies."""
     rna = cite_query["rna"].copy()

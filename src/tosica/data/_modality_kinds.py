@@ -23,7 +23,7 @@ from tosica.data._matrix import BLOCK
 from tosica.data._normalize import CenteredLogRatio, LogNormalization
 from tosica.data._query_scale import fit_query_scale
 from tosica.data._reference_scale import Scale, fit_scale
-from tosica.data._scale import check_values, checked_blocks, row_of
+from tosica.data._scale import check_values, checked_blocks, detect, row_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -91,6 +91,19 @@ class ModalityKind(ABC, Generic[S]):
         ValueError
             If the values cannot be those of this kind, or are all zero.
         """
+
+    @abstractmethod
+    def detect_values(self, matrix: CellMatrix) -> str | None:
+        """Tell the ``kind`` of a scale by a sample of cells; ``None`` if they are all zero."""
+
+    def check_unchanged(self, matrix: CellMatrix, scale: S) -> None:
+        """Refuse a reference that was normalized in place since it was set up."""
+        kind = self.detect_values(matrix)
+        if kind is not None and kind != scale.kind:
+            raise ValueError(
+                f"{matrix.where} holds {self.values[kind]} now, and {self.values[scale.kind]} when it was set up: call "
+                "the setup method again, and make a new model."
+            )
 
     @abstractmethod
     def normalization(self, scale: S) -> Normalization | None:
@@ -169,6 +182,10 @@ class LogNormalizedKind(ModalityKind[Scale]):
     def detect_scale(self, matrix: CellMatrix) -> Scale:
         """Tell counts from log-normalized values, and find their total."""
         return fit_scale(matrix)
+
+    def detect_values(self, matrix: CellMatrix) -> str | None:
+        """Tell counts from log-normalized values."""
+        return detect(matrix).kind
 
     def merge_scale(self, saved: Scale, detected: Scale) -> Scale:
         """Keep the saved total if that of the other reference cannot be inferred."""
@@ -279,6 +296,11 @@ class Antibodies(ModalityKind[AntibodyScale]):
         if kind == "counts":
             return AntibodyScale("counts", True)
         return AntibodyScale("normalized", means.are_zero())
+
+    def detect_values(self, matrix: CellMatrix) -> str | None:
+        """Tell counts from normalized antibodies."""
+        kinds = (kind for _, _, kind in _antibody_blocks(matrix, BLOCK))
+        return next((kind for kind in kinds if kind is not None), None)
 
     def normalization(self, scale: AntibodyScale) -> CenteredLogRatio | None:
         """Take the centered log-ratio of counts."""

@@ -71,14 +71,17 @@ class Modality:
         """Normalization of the reference's matrix; ``None`` if it is normalized."""
         return self.kind.normalization(self.scale)
 
-    def check_genes(self, data: AnnOrMuData) -> None:
-        """Refuse a reference whose genes have changed since it was set up."""
-        names = (data if self.name is None else data[self.name]).var_names.astype(str)
+    def check_reference(self, data: AnnOrMuData) -> None:
+        """Refuse a reference whose genes or values have changed since it was set up."""
+        adata = data if self.name is None else data[self.name]
+        names = adata.var_names.astype(str)
         if not names.equals(self.genes):
             raise ValueError(
                 f"{place_of(self.name)} has {len(names)} genes now, and {len(self.genes)} when it was set up, or "
                 "others: call tosica.pp.build_mask and the setup method again, and make a new model."
             )
+        matrix = CellMatrix(adata, layer=self.layer, name=place_of(self.name))
+        self.kind.check_unchanged(matrix, self.scale)
 
     def describe_tokens(self) -> str:
         """Count gene sets, modules and unannotated tokens, in words."""

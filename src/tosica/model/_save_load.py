@@ -106,6 +106,7 @@ class SaveLoadMixin(SetupMixin):
             "ontology_term_ids_": self.ontology_term_ids_,
             "label_parents_": self.label_parents_,
             "training_": self.training_.to_dict(),
+            "starts_from_network": self._starts_from_network,
         }
         for name in SCVI_ATTRS:
             attributes[name] = getattr(self, name, None)
@@ -194,6 +195,8 @@ class SaveLoadMixin(SetupMixin):
     def _restore_attributes(self, attributes: dict[str, Any]) -> None:
         """Set the attributes that a file holds beside the weights and the registry."""
         self.training_ = TrainingResult.from_dict(to_arrays(attributes["training_"]))
+        # Models that were saved by earlier versions do not have it.
+        self._starts_from_network = bool(attributes.get("starts_from_network", False))
         for name in SCVI_ATTRS:
             setattr(self, name, to_arrays(attributes[name]))
         if self.history_ is not None:

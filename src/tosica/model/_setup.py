@@ -13,7 +13,7 @@ import scipy.sparse as sp
 import torch
 from anndata import AnnData
 from scvi.data import AnnDataManager, AnnDataManagerValidationCheck
-from scvi.data._constants import _SCVI_UUID_KEY
+from scvi.data._constants import _MANAGER_UUID_KEY, _SCVI_UUID_KEY
 from scvi.data.fields import CategoricalObsField, MuDataWrapper
 from scvi.model.base import BaseModelClass
 
@@ -418,6 +418,8 @@ class SetupMixin(BaseModelClass):
         )
         manager.register_fields(data, **kwargs)
         cls.register_manager(manager)
+        for holder in code_holders(manager):
+            holder.uns[_MANAGER_UUID_KEY] = manager.id
         return manager
 
     @classmethod
@@ -667,6 +669,18 @@ def _batch_field(
     return _wrap(CategoricalObsField, data, modality)(
         REGISTRY_KEYS.BATCH_KEY, batch_key
     )
+
+
+def code_holders(manager: AnnDataManager) -> list[AnnOrMuData]:
+    """Find the reference, and its modalities in whose ``obs`` the codes of labels or batches are."""
+    data = manager.adata
+    keys = (REGISTRY_KEYS.LABELS_KEY, REGISTRY_KEYS.BATCH_KEY)
+    names = {
+        getattr(field, "mod_key", None)
+        for field in manager.fields
+        if field.registry_key in keys
+    }
+    return [data, *(data[name] for name in names if name is not None)]
 
 
 def obs_of(data: AnnOrMuData, name: str | None) -> pd.DataFrame:

@@ -135,7 +135,7 @@ class TOSICA(TrainingMixin, AdaptMixin, ChangeLabelsMixin, HubMixin):
         self.modalities = read_modalities(self.registry_)
         if adata is not None:
             for modality in self.modalities:
-                modality.check_genes(adata)
+                modality.check_reference(adata)
             with thread_pool(), progress(None, "TOSICA: gene sets"):
                 select_tokens(self, max_gene_sets, modules)
         self.tokens = lay_out_tokens(self.modalities)

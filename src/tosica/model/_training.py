@@ -22,6 +22,7 @@ from tosica.model._interrupt import restore_on_failure
 from tosica.model._network_weights import read_network_weights
 from tosica.model._phases import PHASES
 from tosica.model._plan import make_config
+from tosica.model._setup import code_holders
 from tosica.model._state import TrainableModel, TrainingSettings, TrainingState
 from tosica.model._trainer import TRAINER_ARGUMENTS, pop_progress_args
 
@@ -257,13 +258,14 @@ class TrainingMixin(TrainableModel):
             )
         # Codes of labels and batches are in its obs, where another setup overwrites them.
         own_id = self.adata_manager.id
-        if self.adata.uns.get(_MANAGER_UUID_KEY, own_id) != own_id:
+        holders = code_holders(self.adata_manager)
+        if any(data.uns.get(_MANAGER_UUID_KEY, own_id) != own_id for data in holders):
             raise ValueError(
                 "The reference was set up again after the model was made, and its labels may be others: make a new "
                 "model."
             )
         for modality in self.modalities:
-            modality.check_genes(self.adata)
+            modality.check_reference(self.adata)
 
 
 def _log_end(state: TrainingState) -> None:

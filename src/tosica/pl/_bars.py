@@ -23,6 +23,7 @@ from tosica._obs import (
     read_groups,
 )
 from tosica._validate import OneOf
+from tosica.data import find_genes, load_table
 from tosica.get import genes_df, rank_gene_sets_df
 from tosica.pl._figure import Canvas, FigureOptions
 from tosica.pl._names import LINE, NAME_SIZE, TITLE_SIZE, name_rows, row_height, wrap
@@ -312,7 +313,7 @@ def waterfall(
     KeyError
         If there is no such result for each cell, or no such cell.
     ValueError
-        If ``n_genes`` is below 1.
+        If ``n_genes`` is below 1, or several cells have this name.
     {raises}
 
     Examples
@@ -328,12 +329,15 @@ def waterfall(
     """
     canvas = Canvas(**figure)
     record = read_attribution(adata, key, of="genes")
-    values = pd.Series(adata[cell].layers[key][0], adata.var_names, dtype=float)
-    strongest = values.loc[values.abs().nlargest(n_genes).index]
+    row = _row_of_cell(adata, cell)
+    values = np.asarray(adata.layers[key][row], dtype=float)
+    # By position, since names of genes may occur twice.
+    columns = np.argsort(-np.abs(values), kind="stable")[:n_genes]
+    strongest = pd.Series(values[columns], adata.var_names[columns])
     remainder = pd.Series({"all other genes": values.sum() - strongest.sum()})
     bars = pd.concat([strongest, remainder])
     ends = bars.cumsum().to_numpy()
-    group = str(adata.obs.at[cell, record["groupby"]])
+    group = str(adata.obs[record["groupby"]].iloc[row])
     height = 0.22 * len(bars)
     ax = canvas.axes((6, height + 1))
     patches = ax.barh(
@@ -343,7 +347,7 @@ def waterfall(
         color=[*np.where(strongest > 0, BLUE, ORANGE), GRAY],
         height=0.72,
     )
-    is_absent = _is_below_baseline(record, group, strongest.index)
+    is_absent = _is_below_baseline(record, group, adata)[columns]
     for patch, absent in zip(patches, is_absent, strict=False):
         if absent:
             patch.set(alpha=_PALE, hatch="////", edgecolor=plt.rcParams["text.color"])
@@ -378,15 +382,30 @@ def waterfall(
     return canvas.finish(ax)
 
 
+def _row_of_cell(adata: AnnData, cell: str) -> int:
+    """Position of a cell by its name."""
+    rows = np.flatnonzero(adata.obs_names == cell)
+    if len(rows) == 0:
+        raise KeyError(f"adata.obs_names has no cell {cell!r}.")
+    if len(rows) > 1:
+        raise ValueError(
+            f"{len(rows)} cells are named {cell!r}: call adata.obs_names_make_unique() first."
+        )
+    return int(rows[0])
+
+
 def _is_below_baseline(
-    record: Mapping[str, Any], group: str, genes: pd.Index
+    record: Mapping[str, Any], group: str, adata: AnnData
 ) -> BoolArray:
-    """Whether a group expresses genes less than the baseline."""
+    """Whether a group expresses each gene of ``adata`` less than the baseline, ``(n_vars,)``."""
     groups = [str(name) for name in record["groups"]]
     if group not in groups:
-        return np.zeros(len(genes), dtype=bool)
+        return np.zeros(adata.n_vars, dtype=bool)
     expression = record["expression"].iloc[:, groups.index(group)]
-    return (expression.reindex(genes) < 0).to_numpy()
+    # The table has the model's names, which those of the query are matched with.
+    names = pd.Index(expression.index.astype(str))
+    genes = find_genes(adata.var_names, names, lambda: load_table(adata.var)).indexer
+    return (genes >= 0) & (expression.to_numpy()[genes] < 0)
 
 
 # --------------------------------------------------------------------------- samples

@@ -190,7 +190,8 @@ def attribute(
         If ``adata`` was not annotated under ``key``, or ``groupby`` is missing.
     ValueError
         If another model annotated ``adata``; if no cell has a label; if the target is no label of
-        the model; or as :meth:`tosica.TOSICA.annotate`.
+        the model; if ``genes=True`` is asked of ``adata.raw`` with genes that ``adata`` lacks; or as
+        :meth:`tosica.TOSICA.annotate`.
 
     Warns
     -----
@@ -213,10 +214,8 @@ def attribute(
     >>> bool(query.uns["tosica_attribution"]["completeness_error"] < 0.01)
     True
     """
-    if genes and not isinstance(adata, AnnData):
-        raise TypeError(
-            "genes=True writes to adata.layers, which a MuData does not have: leave it out."
-        )
+    if genes:
+        _check_layer_of_genes(adata, use_raw)
     is_of_anndata = model.modalities[0].name is None
     (ANNDATA if is_of_anndata else ANY_CELLS).check("adata", adata)
     model = annotating_model(adata, model, key, mudata=True)
@@ -265,6 +264,22 @@ def attribute(
         result, key_added or f"{key}_attribution", record, by_gene_set, by_gene, model
     )
     return result if copy else None
+
+
+def _check_layer_of_genes(adata: AnnOrMuData, use_raw: bool) -> None:
+    """Check that ``adata.layers`` can hold what each gene adds."""
+    if not isinstance(adata, AnnData):
+        raise TypeError(
+            "genes=True writes to adata.layers, which a MuData does not have: leave it out."
+        )
+    if not use_raw or adata.raw is None:
+        return
+    n_lacking = int((~adata.raw.var_names.isin(adata.var_names)).sum())
+    if n_lacking:
+        raise ValueError(
+            f"genes=True writes to adata.layers, which lacks {n_lacking:,} genes of adata.raw: pass "
+            "adata.raw.to_adata() without use_raw, or leave genes out."
+        )
 
 
 def _write(

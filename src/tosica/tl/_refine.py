@@ -222,7 +222,7 @@ def _read_gene_sets(model: TOSICA) -> GeneSets:
             "The model was loaded without a reference, by which gene sets are refined: pass it to "
             "TOSICA.load(folder, adata=reference)."
         )
-    modality.check_genes(model.adata)
+    modality.check_reference(model.adata)
     n_modules = int(modality.mask.get(MaskField.MODULES_KEY, 0))
     n_sets = len(model.gene_sets) - n_modules
     tokens = model.tokens
