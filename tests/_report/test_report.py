@@ -125,6 +125,17 @@ def test_novelty_that_was_not_corrected(query, toy_model, read_page):
     assert "after correction for the shift" not in text
 
 
+def test_the_summary_names_clusters_unlike_their_label(query, toy_model, read_page):
+    tosica.tl.novelty(query, toy_model)
+    finding = (
+        tosica.tl.check(query)
+        .set_index("check")
+        .at["cluster unlike its label", "finding"]
+    )
+    summary = read_page(query).text.partition("Verdict on each label")[0]
+    assert re.sub(r"\s", " ", finding) in summary
+
+
 def test_what_is_not_there_is_said(query, read_page):
     query.obs["cluster"] = pd.Categorical(["0", "1"] * 30)
     query.obs["tosica_probability"] = np.float32(0.9)

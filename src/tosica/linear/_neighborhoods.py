@@ -297,6 +297,10 @@ def genes_of_cluster(
 ) -> IntArray:
     """Rank the genes that cells express more than their label does in the reference.
 
+    Genes that they express more than any label come first, by the geometric mean of the excess over their label
+    and the excess over the label that expresses the gene most: they tell a type that the reference lacks. All
+    others, as those of doublets, follow by the excess over the label alone.
+
     Parameters
     ----------
     x
@@ -314,16 +318,18 @@ def genes_of_cluster(
 
     Returns
     -------
-    Positions of at most ``n_genes`` genes, the largest excess in standard errors first.
+    Positions of at most ``n_genes`` genes.
     """
     variance = np.asarray(statistics.variance, dtype=np.float64)
     error = _error_of_means(variance, shift, n_cells=x.shape[0])
-    expected = statistics.means[label] + shift.common
-    excess = (np.asarray(x.mean(0)).ravel() - expected) / error
+    mean = (np.asarray(x.mean(0)).ravel() - shift.common) / error
+    over_label = mean - statistics.means[label] / error
+    over_all = mean - statistics.means.max(0) / error
     if measured is not None:
-        excess = excess * measured
-    order = np.argsort(-excess, kind="stable")[:n_genes]
-    return order[excess[order] > 0]
+        over_label = over_label * measured
+    excess = np.sqrt(np.maximum(over_label, 0) * np.maximum(over_all, 0))
+    order = np.lexsort((-over_label, -excess))[:n_genes]
+    return order[over_label[order] > 0]
 
 
 def _error_of_means(

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from tosica.tl._majority_vote import Clusters
 
 _BATCH_SIZE = 512
-# Cells of a cluster in which new types are looked for, if the caller has none.
-_CELLS_PER_CLUSTER = 50
+# Cells of a cluster that make its score surer.
+_MOST_CELLS_THAT_COUNT = 50
 # Clusters of a label: the time of k-means grows with their number times that of the cells.
 _MAX_CLUSTERS = 100
 # Genes of a cluster that are named.
@@ -108,8 +108,8 @@ def novelty(
         code, and for models that were saved before they kept this.
     over_clustering
         Column of ``adata.obs`` or a sequence, ``(n_obs,)``, with clusters of the query. By default
-        the cells of each predicted label are split by k-means, in the query's components, into
-        clusters of about 50 cells, at most 100 of them. The score of a cluster is the median over its cells in standard
+        the cells of each predicted label are split by k-means, in the query's components, into as many clusters as
+        the square root of their number, at most 100. The score of a cluster is the median over its cells in standard
         errors, :math:`\sqrt{2 n / \pi}` times the median with at most :math:`n = 50` cells, and its
         p-value twice the median of theirs, which is valid however they depend on each other.
     layer, use_raw
@@ -139,7 +139,8 @@ def novelty(
     ``adata.uns["tosica_novelty"]``
         Table of the clusters, the highest score first: ``cluster``, ``n_cells``, ``label`` (of most
         of its cells), ``score``, ``pvalue``, and ``genes``, which it expresses more than this label
-        does in the reference, the batch taken off, separated by commas.
+        does in the reference, the batch taken off, separated by commas; those that it expresses more than any
+        label come first.
 
     ``adata.uns["tosica"]["novelty_corrected"]``
         Whether a difference was taken off in the first measure, bool.
@@ -321,7 +322,7 @@ def _score_clusters(
     medians = cells.groupby(clusters.codes).transform("median")
     n_cells = np.bincount(clusters.codes)[clusters.codes]
     # Cells of a known type in another batch differ alike, so that many do not make it surer.
-    n_effective = np.minimum(n_cells, _CELLS_PER_CLUSTER)
+    n_effective = np.minimum(n_cells, _MOST_CELLS_THAT_COUNT)
     cells["novelty_cluster"] = medians["novelty"] * np.sqrt(2 * n_effective / np.pi)
     # Twice the median of p-values is a p-value, however they depend on each other (Rüger, 1978).
     cells["novelty_cluster_pvalue"] = (2 * medians["novelty_pvalue"]).clip(upper=1)
@@ -341,7 +342,8 @@ def _split_labels(
     labels = np.unique(predicted)
     for label in labels:
         cells = order[predicted[order] == label]
-        n_clusters = min(-(-len(cells) // _CELLS_PER_CLUSTER), _MAX_CLUSTERS)
+        # As many clusters as each has cells on average: a new type of a few cells has one of its own.
+        n_clusters = min(round(np.sqrt(len(cells))), _MAX_CLUSTERS)
         if n_clusters == 1:
             continue
         k_means = KMeans(n_clusters, n_init=1, random_state=0)
