@@ -59,6 +59,19 @@ def test_the_output_is_what_annotate_gives(
     assert not (tmp_path / f"annotated{after}.parts").exists()
 
 
+def test_another_batch_is_told_by_as_many_cells_as_in_memory(
+    query, toy_model, tmp_path
+):
+    # More cells than a sample of the scale has.
+    many = ad.concat([query] * 10, index_unique="-")
+    many.X[:, ::2] *= 3
+    path = write(many, tmp_path / "query.h5ad")
+    tosica.tl.annotate_file(path, toy_model, tmp_path / "annotated.h5ad")
+    toy_model.annotate(many)
+    signal = read(tmp_path / "annotated.h5ad").uns["tosica"]["batch_signal"]
+    assert signal == pytest.approx(many.uns["tosica"]["batch_signal"])
+
+
 def test_the_query_is_closed(query, toy_model, tmp_path):
     path = write(query, tmp_path / "query.h5ad")
     gc.disable()

@@ -64,8 +64,8 @@ if TYPE_CHECKING:
 
 Precision = Literal["32-true", "bf16-mixed"]
 OUTPUTS = ("probabilities", "attention", "latent", "novelty")
-# Number of cells by which another batch is recognized.
-_N_CELLS_OF_SIGNAL = 2_000
+# Number of cells that are compared with the reference.
+N_CELLS_OF_COMPARISON = 2_000
 LAYER = Either(
     first=String(),
     second=InstanceOf("a dict of modality and layer", dict),
@@ -183,7 +183,7 @@ class InferenceMixin(SetupMixin):
             )
             pvalue = pvalues(distance - excess[nearest], statistics.reference_scores)
             cells["novelty_pvalue"] = pvalue.astype(np.float32)
-            if sample is None or sample is source.data:
+            if sample is None:
                 comparison = self._compare_with_reference(source)
         return self._make_result(
             source.data.obs_names, cells, query, tokens, confidence, comparison
@@ -339,7 +339,7 @@ class InferenceMixin(SetupMixin):
             weights = torch.from_numpy(adaptation.weights).to(linear.weights)
             biases = torch.from_numpy(adaptation.biases).to(linear.weights)
         one_label = np.zeros(source.data.n_obs, dtype=np.int64)
-        sample = source[subsample_by_label(one_label, _N_CELLS_OF_SIGNAL)]
+        sample = source[subsample_by_label(one_label, N_CELLS_OF_COMPARISON)]
         expression = []
         sums = torch.zeros_like(linear.weights)
         labels = []

@@ -22,6 +22,7 @@ from tosica._settings import logger, only_warnings, warn_user
 from tosica._text import parameter
 from tosica.data import EmptyCellsWarning
 from tosica.model._annotation_result import outdated_columns
+from tosica.model._inference import N_CELLS_OF_COMPARISON
 from tosica.ondisk._store import (
     Store,
     annotated_copy,
@@ -185,10 +186,18 @@ class PartAnnotator:
         self._sample = store.sample
 
     def infer_sample(self) -> AnnotationResult:
-        """Annotate the sample, so that wrong queries fail before any work is done."""
+        """Annotate the sample, so that wrong queries fail before any work is done.
+
+        As many cells are compared with the reference as of a query in memory.
+        """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", EmptyCellsWarning)
-            return self._infer(self._sample)
+            result = self._infer(self._sample)
+        spread = self._store.spread(N_CELLS_OF_COMPARISON)
+        comparison = self._model._compare_with_reference(
+            self._model._source(spread, None, self._plan.layer, self._plan.use_raw)
+        )
+        return replace(result, **comparison._asdict())
 
     def annotate(self, part_number: int) -> int:
         """Annotate a part, replace its file atomically, and return the part's number.
