@@ -246,6 +246,15 @@ def test_logarithms_of_no_counts_are_refused(studies):
         tosica.pp.join_references(studies, "label")
 
 
+def test_all_cells_of_a_reference_are_on_one_scale(studies):
+    labels = np.repeat(list(TYPES), 400)
+    mixed = make_study(labels)
+    # A cell that no sample of 256 has.
+    mixed.X[700] = mixed.X[700].log1p()
+    with pytest.raises(ValueError, match=r"references\['mixed'\].*cell 700"):
+        tosica.pp.join_references({**studies, "mixed": mixed}, "label")
+
+
 def rename(adata, names):
     adata.var_names = names
     return adata

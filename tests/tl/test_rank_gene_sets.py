@@ -291,6 +291,15 @@ def test_the_test_is_circular_under_another_key_and_with_votes():
     assert tosica.get.rank_gene_sets_df(adata)["pval_adj"].isna().all()
 
 
+@pytest.mark.parametrize("column", ["tosica_confident", "tosica_prediction_broad"])
+def test_groups_of_labels_make_the_test_circular(column):
+    adata = _cells(0)
+    adata.uns["tosica"] = {"labels": np.array(["B", "T"])}
+    adata.obs[column] = adata.obs["cell_type"].map({"B": "lymphocyte", "T": "T"})
+    tosica.tl.rank_gene_sets(adata, column)
+    assert tosica.get.rank_gene_sets_df(adata)["pval_adj"].isna().all()
+
+
 def test_cell_types_that_lack_a_condition():
     adata = _cells(0)
     has_condition = (adata.obs["cell_type"] == "B") | (adata.obs["condition"] == "ctrl")

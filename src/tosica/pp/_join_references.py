@@ -15,7 +15,14 @@ from tosica._obs import read_groups
 from tosica._settings import logger, warn_user
 from tosica._text import format_thousands, list_names, only_known
 from tosica._validate import InstanceOf, Integer, validate_params
-from tosica.data import CellMatrix, check_unique, detect, find_genes
+from tosica.data import (
+    BLOCK,
+    CellMatrix,
+    check_unique,
+    checked_blocks,
+    detect,
+    find_genes,
+)
 from tosica.gs._gene_list import GeneList
 from tosica.pp._impute_genes import find_relatives, impute_genes
 from tosica.pp._join_labels import JOINED_TERM, join_labels
@@ -248,9 +255,13 @@ def _read(
 def _counts(name: str, adata: AnnData) -> sp.csr_matrix:
     """Read counts, or undo a logarithm: the smallest value of a cell is one count."""
     matrix = CellMatrix(adata, name=f"references[{name!r}]")
-    kind = detect(matrix).kind
-    values = sp.csr_matrix(matrix.take(np.arange(adata.n_obs)), dtype=np.float32)
-    if kind == "counts":
+    detected = detect(matrix)
+    blocks = [
+        sp.csr_matrix(block, dtype=np.float32)
+        for _, block in checked_blocks(matrix, detected, BLOCK)
+    ]
+    values = sp.vstack(blocks, format="csr")
+    if detected.kind == "counts":
         return values
     values.eliminate_zeros()
     np.expm1(values.data, out=values.data)

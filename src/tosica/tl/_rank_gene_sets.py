@@ -298,9 +298,12 @@ def _find_caveats(
     adata: AnnData, comparison: Comparison, tables: dict[str, pd.DataFrame], key: str
 ) -> dict[str, str]:
     """Say for each test why its p-values are no evidence; nothing if they are."""
-    labels = read_labels(adata, annotation_key(adata, key))
+    annotation = annotation_key(adata, key)
+    labels = read_labels(adata, annotation)
     named = set(comparison.groups.categories) - {UNKNOWN, HETEROGENEOUS}
-    if labels and named <= set(labels):
+    # Broader levels, and terms above labels, are sums of the labels' probabilities.
+    written = (f"{annotation}_prediction", f"{annotation}_confident")
+    if labels and (named <= set(labels) or comparison.groupby.startswith(written)):
         return dict.fromkeys(tables, CIRCULAR)
     return {
         name: FEW_SAMPLES if table["pvals_adj"].isna().all() else ""
