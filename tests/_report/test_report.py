@@ -118,6 +118,15 @@ def test_what_contributions_are_compared_with(query, toy_model, read_page):
     assert "cells in the reference, plus the shift that all labels" in methods
 
 
+def test_a_model_that_was_not_calibrated(query, toy, train, read_page):
+    model = train(toy, max_epochs=1, calibrate=False, linear=False)
+    model.annotate(query)
+    text = read_page(query).text
+    assert "Probabilities were not calibrated" in text
+    assert "The model was not calibrated" in text
+    assert "to which a linear model" not in text
+
+
 def test_novelty_that_was_not_corrected(query, toy_model, read_page):
     tosica.tl.novelty(query, toy_model, correct_batch=False)
     text = read_page(query).text

@@ -21,6 +21,8 @@ KEYS = {
             "source",
             "n_genes",
             "n_missing_genes",
+            "has_linear",
+            "is_calibrated",
             "second_label",
             "second_probability",
         )

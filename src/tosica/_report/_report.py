@@ -184,7 +184,7 @@ def report(
         has_known_markers=bool(markers),
         types=type_facts(evidence, contributions, markers_of, labels),
         doubts=checks.to_dict("records"),
-        methods=method_facts(cells, contributions),
+        methods=method_facts(cells),
         bokeh=bokeh,
         map_data=map_data,
     )
@@ -537,18 +537,8 @@ def find_markers(evidence: Evidence) -> tuple[dict[str, pd.DataFrame], str]:
     return {str(label): rows for label, rows in higher}, ""
 
 
-def method_facts(
-    cells: Cells, contributions: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Collect what a paragraph for a paper needs, and the versions.
-
-    Parameters
-    ----------
-    cells
-        The annotation.
-    contributions
-        What explains it, if anything does.
-    """
+def method_facts(cells: Cells) -> dict[str, Any]:
+    """Collect what a paragraph for a paper needs of an annotation, and the versions."""
     versions = {}
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):
@@ -562,7 +552,9 @@ def method_facts(
         "n_sets": len(gene_sets) - n_modules,
         "n_genes": int(cells.record.get("n_genes", 0)),
         "source": "" if source in ("dict", "table") else source,
-        "has_linear": contributions is None or float(contributions["linear_share"]) > 0,
+        # Annotations of before the record said so are by models that have and are both.
+        "has_linear": bool(cells.record.get("has_linear", True)),
+        "is_calibrated": bool(cells.record.get("is_calibrated", True)),
         "python": platform.python_version(),
         "versions": versions,
     }

@@ -103,6 +103,8 @@ class AnnotationResult:
     label_changes
         Share of each label's cells that the missing genes give another label, ``(n_labels,)``; ``None`` if few are
         missing.
+    has_linear, is_calibrated
+        Whether the model has a linear branch, and whether its probabilities were calibrated.
     adapted
         To which cells the model was adapted, in words; empty if it was not.
     subset_of, left_out_labels
@@ -160,6 +162,8 @@ class AnnotationResult:
     batch_signal: float | None = None
     likeness: float | None = None
     label_changes: Float32Array | None = None
+    has_linear: bool = True
+    is_calibrated: bool = True
     adapted: str = ""
     subset_of: str = ""
     left_out_labels: Sequence[str] = ()
@@ -326,6 +330,8 @@ class AnnotationResult:
             "source": self.source,
             "n_genes": self.n_genes,
             "n_missing_genes": self.n_missing_genes,
+            "has_linear": self.has_linear,
+            "is_calibrated": self.is_calibrated,
             **self._second_labels(cutoff),
         }
         for name in ("genes_pvalue", "batch_signal", "likeness", "label_changes"):

@@ -261,6 +261,8 @@ class InferenceMixin(SetupMixin):
             n_genes=len(self.tokens.var_names),
             n_missing_genes=n_missing_genes,
             **comparison._asdict(),
+            has_linear=self.module.linear is not None,
+            is_calibrated=self.held_out_accuracy_ is not None,
             adapted="" if adaptation is None else str(adaptation),
             levels=levels,
             subset_of=self.training_.subset_of,
