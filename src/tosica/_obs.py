@@ -477,7 +477,7 @@ def group_colors(adata: AnnOrMuData, groupby: str | None) -> dict[str, str]:
         # The list of colors includes those of unused categories.
         names = [str(name) for name in column.cat.categories]
     else:
-        names = list(read_groups(adata, groupby).categories)
+        names = list(read_groups(adata, groupby, allow_missing=True).categories)
     stored = [str(color) for color in adata.uns.get(f"{groupby}_colors", ())]
     if len(stored) < len(names) or not all(is_color_like(color) for color in stored):
         stored = default_palette(len(names))

@@ -105,6 +105,15 @@ def test_a_tissue_excludes_another_reference(run, arguments, sentence):
 
 
 @pytest.mark.parametrize(
+    "option", [["--use-raw"], ["--layer", "counts"], ["--seurat"], ["--assay", "RNA"]]
+)
+def test_options_of_a_reference_are_refused_with_a_tissue(run, option):
+    done = run("train", "--tissue", "lung", "-o", "model", *option)
+    assert done.code == 2
+    assert f"{option[0]} says how to read REFERENCE" in done.err
+
+
+@pytest.mark.parametrize(
     ("arguments", "sentence"),
     [([], "Give REFERENCE or --tissue."), (["r.h5ad"], "option '--labels-key'")],
 )

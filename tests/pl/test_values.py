@@ -100,6 +100,14 @@ def test_dots_are_contributions_with_rings_where_there_is_evidence(adata):
     assert rings.diagonal().all()
 
 
+def test_cells_without_a_group_are_drawn_too(adata):
+    groups = adata.obs[GROUPBY].astype(object)
+    groups.iloc[:5] = np.nan
+    adata.obs["some"] = groups
+    (ax,) = pl.umap(adata, "some", show=False)
+    assert sum(len(dots.get_offsets()) for dots in ax.collections) >= adata.n_obs
+
+
 def test_violins_and_umap_show_the_cells(adata):
     axes = pl.gene_set_violin(adata, "phase", n_gene_sets=1, show=False)
     assert [ax.get_title() for ax in axes] == [planted(i) for i in range(9)]

@@ -50,8 +50,11 @@ ROWS = {
     "cmap": [("virids", ValueError, "such as 'viridis'")],
     "term": [("CL:0", KeyError, "CL:0"), ("T cell", KeyError, "CL:0000084")],
     "indices": [
-        (positions, ValueError, "^indices must")
-        for positions in ([0.5], [10**6], [True], "a", 5)
+        *(
+            (positions, ValueError, "^indices must")
+            for positions in ([0.5], [10**6], [True], "a", 5)
+        ),
+        ([0, 1, 1], ValueError, "^indices takes cell 1 more than once"),
     ],
 }
 # By function and parameter; these take the place of those above.

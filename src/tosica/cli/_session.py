@@ -307,7 +307,7 @@ threads_option = click.option(
     expose_value=False,
     help="Number of threads.  [default: one a core]",
 )
-_SELECTION = {
+SELECTION = {
     "seurat": click.option(
         "--seurat",
         is_flag=True,
@@ -327,10 +327,10 @@ def takes_cells(function: Callable[..., Any]) -> Any:
 
     @wraps(function)
     def collect(*args: Any, **options: Any) -> Any:
-        selection = {name: options.pop(name) for name in _SELECTION}
+        selection = {name: options.pop(name) for name in SELECTION}
         return function(*args, selection=selection, **options)
 
-    for decorate in reversed(_SELECTION.values()):
+    for decorate in reversed(SELECTION.values()):
         collect = decorate(collect)
     return collect
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tosica.cli._session import default_option, load
+from tosica.cli._session import SELECTION, default_option, load
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,6 +49,12 @@ def label_options_of_tissue(
     """Name the columns of labels and batches, and refuse a reference beside the tissue."""
     if reference is not None:
         raise click.UsageError("Give either --tissue or REFERENCE, not both.")
+    for name in ("layer", "use_raw", *SELECTION):
+        if is_given(name):
+            option = name.replace("_", "-")
+            raise click.UsageError(
+                f"--{option} says how to read REFERENCE: leave it out with --tissue."
+            )
     return labels_key or ("cell_type",), batch_key or "batch"
 
 

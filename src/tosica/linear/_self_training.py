@@ -59,6 +59,7 @@ def self_train(
     weight: float,
     measured: BoolArray | None,
     penalties: CrossValidated,
+    levels: Sequence[IntArray] = (),
 ) -> SelfTrained:
     r"""Fit the regressions of the linear branch to a query, by labels that the model gives it.
 
@@ -87,6 +88,8 @@ def self_train(
         Shape ``(n_genes,)``: ``False`` for genes that the query lacks, which get no weight.
     penalties
         Result of :func:`~tosica.linear.cross_validate` in training.
+    levels
+        As in :func:`~tosica.linear.fit_classifier`.
 
     Returns
     -------
@@ -113,6 +116,7 @@ def self_train(
             n_labels,
             tokens,
             penalties,
+            levels=levels,
         )
         scores = x @ classifier.weights.T + classifier.biases
         logits = (1 - weight) * log_probabilities + weight * log_softmax(scores, axis=1)

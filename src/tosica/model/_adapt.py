@@ -195,6 +195,7 @@ class AdaptMixin(SetupMixin):
                 weight=signal / 2,
                 measured=query.measured,
                 penalties=self.training_.regression or CrossValidated(),
+                levels=[np.array(level.codes) for level in self._levels],
             )
             # No surer of the query than its labels of held-out cells are right, or than it was before.
             temperature = 1.0

@@ -325,7 +325,12 @@ class ChangeLabelsMixin(SetupMixin):
         source = ExpressionSource(adata, layer, use_raw)
         if len(cells) < adata.n_obs:
             source = source[cells]
-        query = QueryLoader(source, base.modalities, base.module.device)
+        query = QueryLoader(
+            source,
+            base.modalities,
+            base.module.device,
+            statistics=base.training_.novelty_statistics,
+        )
         n_shared = adata.n_vars
         if query.measured is not None:
             n_shared = min(int(query.measured.sum()), adata.n_vars)

@@ -510,6 +510,11 @@ class InferenceMixin(SetupMixin):
             raise ValueError(
                 f"indices must be positions of the {adata.n_obs} cells, a slice, or a boolean for each."
             )
+        positions, counts = np.unique(cells, return_counts=True)
+        if (counts > 1).any():
+            raise ValueError(
+                f"indices takes cell {positions[counts > 1][0]} more than once: take each cell once."
+            )
         return source[cells]
 
     def _check_trained(self) -> None:

@@ -594,7 +594,7 @@ def correlate_gene_sets(
         small where the number belongs to the sample, as an age does, because cells of a sample are
         not independent.
     key
-        ``key_added`` of ``model.annotate``.
+        ``key_added`` of :func:`tosica.tl.attribute`, as in :func:`rank_gene_sets`.
     key_added
         Key of ``adata.uns`` for the result.
     copy
