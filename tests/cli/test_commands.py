@@ -226,6 +226,20 @@ def test_the_last_line_names_what_was_written_by_each_command(
     assert json.loads(result.out)["report"] == str(page)
 
 
+def test_many_clusters_are_not_printed_all(run, query, model_folder, tmp_path):
+    cells = ad.read_h5ad(query)
+    cells.obs["clusters"] = [f"c{i % 30}" for i in range(60)]
+    many, output = tmp_path / "many.h5ad", tmp_path / "scored.h5ad"
+    cells.write_h5ad(many)
+    call = ["novelty", many, "--model", model_folder, "--over-clustering", "clusters"]
+    done = run(*call, "-o", output)
+    *rows, last = done.out.splitlines()
+    assert len(rows) == 1 + 20
+    assert last == f"10 clusters more in uns['tosica_novelty'] of {output}"
+    done = run(*call, "-o", output, "--overwrite", "--json")
+    assert len(json.loads(done.out)["clusters"]) == 30
+
+
 @pytest.mark.parametrize("quiet", [False, True])
 def test_an_error_at_the_end_names_what_is_there(
     quiet, annotate, query, tmp_path, monkeypatch

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 # Cells of each label that a sample keeps.
 _LEAST_CELLS = 100
+# Clusters that are printed: a screen of them.
+_CLUSTERS_SHOWN = 20
 
 
 def _share_or_auto(
@@ -599,7 +601,7 @@ def novelty(
 ) -> None:
     """Score cells and clusters in QUERY that may be of a type the model lacks.
 
-    Printed are the clusters, the most unlike first. The copy of QUERY has labels, scores and p-values of its cells.
+    Printed are the clusters that are most unlike their label. The copy of QUERY has labels, scores and p-values of its cells.
     All are in memory.
     """
     check_outputs(output, overwrite=overwrite)
@@ -631,6 +633,10 @@ def novelty(
         "clusters": table.to_dict("index"),
         "model": loaded.fingerprint,
     }
-    text = table.reset_index().to_string(index=False, float_format="{:.3f}".format)
+    first = table.head(_CLUSTERS_SHOWN).reset_index()
+    text = first.to_string(index=False, float_format="{:.3f}".format)
+    if len(table) > len(first):
+        n_more = count(len(table) - len(first), "cluster", " ")
+        text += f"\n{n_more} more in uns[{key_added + '_novelty'!r}] of {output}"
     session.show(summary, text)
     session.conclude(f"scored {count(adata.n_obs, 'cell', ' ')}")
