@@ -601,8 +601,8 @@ def novelty(
 ) -> None:
     """Score cells and clusters in QUERY that may be of a type the model lacks.
 
-    Printed are the clusters that are most unlike their label. The copy of QUERY has labels, scores and p-values of its cells.
-    All are in memory.
+    Printed are the clusters that are most unlike their label. The copy of QUERY has labels, scores
+    and p-values of its cells. All are in memory.
     """
     check_outputs(output, overwrite=overwrite)
     check_cells(query, over_clustering=over_clustering)
