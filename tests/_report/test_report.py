@@ -118,6 +118,13 @@ def test_what_contributions_are_compared_with(query, toy_model, read_page):
     assert "cells in the reference, plus the shift that all labels" in methods
 
 
+def test_an_adapted_model(query, read_page):
+    query.uns["tosica"]["adapted"] = "adapted to 60 cells: 2 rounds, 30 cells taught"
+    head, _, methods = read_page(query).text.partition("what this page was made with.")
+    assert "which was adapted to 60 cells" in head
+    assert "The model was adapted to 60 cells" in methods
+
+
 def test_a_model_that_was_not_calibrated(query, toy, train, read_page):
     model = train(toy, max_epochs=1, calibrate=False, linear=False)
     model.annotate(query)

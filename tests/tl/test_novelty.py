@@ -211,6 +211,20 @@ def test_a_new_type_is_split_from_the_cells_of_its_label(model, query):
     assert is_new[query.obs["tosica_novelty_group"].isin(leading)].mean() > 0.9
 
 
+def test_labels_that_hold_a_new_type_are_to_be_checked(model, query):
+    is_new = query.obs["bulk_labels"] == NEW
+    known = query[~is_new].copy()
+    severity = {}
+    for name, cells in {"new": query, "known": known}.items():
+        tosica.tl.novelty(cells, model)
+        table = tosica.tl.check(cells).set_index("check")
+        severity[name] = table.at["cluster unlike its label", "severity"]
+    assert severity == {"new": "check", "known": "note"}
+    finding = tosica.tl.check(query).set_index("check")["finding"]
+    label = query.obs["tosica_prediction"][is_new].mode()[0]
+    assert f"Many cells of {label}" in finding["cluster unlike its label"]
+
+
 def test_clusters_are_groups_of_one_label(model, query):
     tosica.tl.novelty(query, model)
     clusters = query.obs.groupby("tosica_novelty_group", observed=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -34,6 +35,8 @@ class Doubt(NamedTuple):
 
 # Clusters that are named.
 _N_CLUSTERS = 3
+# What makes names of genes unique in some files.
+_ENSEMBL_SUFFIX = re.compile(r"_ENS[A-Z]*\d+")
 _COLUMNS = ["check", "severity", "value", "threshold", "finding", "reason", "advice"]
 
 
@@ -224,7 +227,8 @@ def _another_batch(cells: Cells) -> Doubt | None:
         "The cells differ from the reference in what all labels share.",
         "So do cells of another technology, laboratory or condition. Of the difference, "
         f"{percent(signal)} is more than two samples of the same cells have.",
-        f"Learn from these cells: {in_python('model.annotate(adata, adapt=True), or ')}tosica annotate --adapt.",
+        f"Learn from these cells: {in_python('model.annotate(adata, adapt=True), or ')}tosica annotate --adapt. "
+        "Look at the clusters of novelty first: a type that is missing becomes more probable.",
         severity="note",
     )
 
@@ -324,8 +328,8 @@ def _cells_unlike_the_reference(cells: Cells) -> Doubt | None:
         LIMITS.novel_cells,
         f"{percent(share)} of all cells are unlike the reference{corrected}; "
         f"by chance it would be {percent(LIMITS.pvalue)}.",
-        "So many hint at another batch, technology or tissue rather than at a new type. Probabilities are then not "
-        "calibrated, either.",
+        "So many hint at another batch, technology or tissue, or at a query of a new type alone. Probabilities are "
+        "then not calibrated, either.",
         advice,
     )
 
@@ -350,15 +354,17 @@ def _labels_unlike_the_reference(cells: Cells) -> Doubt | None:
 
 
 def _cluster_unlike_its_label(cells: Cells) -> Doubt | None:
+    """Name the clusters that are furthest from their labels, of each label one."""
     clusters = cells.clusters
     if clusters is None:
         return None
     candidates = clusters[(clusters["score"] > 0) & (clusters["genes"] != "")]
     if candidates.empty:
         return None
-    leading = candidates.head(_N_CLUSTERS)
+    leading = candidates.drop_duplicates("label").head(_N_CLUSTERS)
     descriptions = [
-        f"{name!r} ({count(n_cells, 'cell')}) expresses {genes} more than {label!r} of the reference"
+        f"{name!r} ({count(n_cells, 'cell')}) expresses {_ENSEMBL_SUFFIX.sub('', genes)} more than {label!r} of the "
+        "reference"
         for name, n_cells, genes, label in zip(
             leading["cluster"],
             leading["n_cells"],
@@ -367,17 +373,43 @@ def _cluster_unlike_its_label(cells: Cells) -> Doubt | None:
             strict=True,
         )
     ]
-    first = candidates.iloc[0]
+    finding = f"Furthest from their label: {'; '.join(descriptions)}."
+    reason = "These are the clusters with the highest novelty."
+    whose = in_python(
+        f"adata.obs[{cells.key + '_novelty_group'!r}]", "the output of tosica novelty"
+    )
+    advice = f"Genes of a type that the reference lacks tell that it is new. Which cells these are is in {whose}."
+    shares = _share_in_unlike_clusters(cells)
+    shares = shares[shares > LIMITS.cells_of_clusters]
+    if shares.empty:
+        return Doubt(
+            "cluster unlike its label",
+            0.0,
+            LIMITS.cells_of_clusters,
+            finding,
+            reason,
+            f"{advice} A finding like this is made of any query.",
+            severity="note",
+        )
     return Doubt(
         "cluster unlike its label",
-        float(first["score"]),
-        0.0,
-        f"Furthest from their label: {'; '.join(descriptions)}.",
-        "These are the clusters with the highest novelty.",
-        "Genes of a type that the reference lacks tell that it is new: see adata.obs"
-        f"[{cells.key + '_novelty_group'!r}]. A finding like this is made of any query.",
-        severity="note",
+        float(shares.max()),
+        LIMITS.cells_of_clusters,
+        f"Many cells of {_with_shares(shares)} are in clusters unlike these labels. {finding}",
+        f"{reason} Of labels whose cells are all known, one in twenty-five has as many.",
+        advice,
     )
+
+
+def _share_in_unlike_clusters(cells: Cells) -> pd.Series:
+    """Share of each label's cells in clusters with a high score, of labels with enough cells."""
+    if cells.clusters is None:
+        return pd.Series(dtype=float)
+    by_label = cells.clusters.groupby("label", observed=True)["n_cells"].sum()
+    is_unlike = cells.clusters["score"] > LIMITS.cluster_score
+    unlike = cells.clusters[is_unlike].groupby("label", observed=True)["n_cells"].sum()
+    shares = (unlike / by_label).dropna()
+    return shares[by_label[shares.index] >= LIMITS.enough_cells]
 
 
 def _novel_share(cells: Cells) -> float:
@@ -614,6 +646,7 @@ def judge_labels(cells: Cells) -> pd.DataFrame:
     medians = cells.by_type(cells.probability).median()
     n_cells = cells.by_type(cells.codes).size()
     novel_shares = _novel_share_of_labels(cells)
+    unlike_shares = _share_in_unlike_clusters(cells)
     verdicts = []
     for label, median in medians.items():
         reasons = []
@@ -642,6 +675,9 @@ def judge_labels(cells: Cells) -> pd.DataFrame:
         if novel_shares.get(label, 0.0) > LIMITS.novel_cells_of_label:
             share = percent(novel_shares[label])
             reasons.append(f"{share} of the cells are unlike the reference")
+        if unlike_shares.get(label, 0.0) > LIMITS.cells_of_clusters:
+            share = percent(unlike_shares[label])
+            reasons.append(f"{share} of the cells are in clusters unlike it")
         if n_cells[label] < LIMITS.few_cells:
             reasons.append(f"fewer than {LIMITS.few_cells} cells")
         verdict = "check" if reasons else "reliable"

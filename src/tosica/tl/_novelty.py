@@ -396,7 +396,10 @@ def _table_of_clusters(
                 "genes": ", ".join(genes),
             }
         )
-    table = pd.DataFrame(rows).sort_values("score", ascending=False, kind="stable")
+    table = pd.DataFrame(rows).sort_values(
+        "score", ascending=False, kind="stable", ignore_index=True
+    )
+    # Files hold no other index.
     table.index = table.index.astype(str)
     return table
 
