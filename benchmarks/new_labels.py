@@ -65,12 +65,11 @@ def report(result: dict[str, Any]) -> str:
             runs[(runs["labeled"] == SIZES[0]) & (runs["method"] != "tosica")]
         ),
         "",
-        "*Labeled cells only*: the batch effect is learnt as if it were the type. scANVI's `load_query_data`",
-        "takes no new label, so 15 nearest neighbors in its latent space give the labels, with the cells of the",
-        "reference. It was trained once, with its defaults, which are meant for more cells.",
+        "*Labeled cells only*: the batch effect is learnt as if it were the type. scANVI takes no new label: 15",
+        "neighbors in its latent space give the labels. It ran once, with its defaults.",
         "",
-        f"Adding a type took {tosica_runs['seconds'].median():.1f} s of processor time (median);",
-        f"training the model took {tosica_runs['training'].median():.1f} s.",
+        f"Adding a type took {tosica_runs['seconds'].median():.1f} s of processor time (median), training "
+        f"{tosica_runs['training'].median():.1f} s.",
         "",
         *version_lines(result),
     ]

@@ -118,6 +118,11 @@ def test_what_contributions_are_compared_with(query, toy_model, read_page):
     assert "cells in the reference, plus the shift that all labels" in methods
 
 
+def test_a_subset_of_a_calibrated_model_is_calibrated(query, toy_model, read_page):
+    toy_model.annotate(query, labels=list(toy_model.labels[:2]))
+    assert "Probabilities were calibrated" in read_page(query).text
+
+
 def test_an_adapted_model(query, read_page):
     query.uns["tosica"]["adapted"] = "adapted to 60 cells: 2 rounds, 30 cells taught"
     head, _, methods = read_page(query).text.partition("what this page was made with.")

@@ -106,8 +106,10 @@ def test_new_cells_are_far_from_the_confident_cells_of_their_label(task):
 
 
 def test_the_genes_of_new_cells_are_their_markers(task):
+    highest_means = task.statistics.means.max(0)
+    cells = task.x[task.is_new]
     genes = genes_of_cluster(
-        task.x[task.is_new], 0, shift_of(task), task.statistics, None, 5
+        cells, 0, shift_of(task), task.statistics, highest_means, None, 5
     )
     assert set(genes) <= set(range(N_GENES)[MARKERS])
 

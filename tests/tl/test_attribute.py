@@ -201,6 +201,10 @@ def test_genes_and_antibodies_in_one_table(cite_model, cite_query):
     assert (table["contribution"] > 0).all()
     with pytest.raises(TypeError, match="MuData does not have"):
         tosica.tl.attribute(cite_query, cite_model, genes=True)
+    rna = cite_query["rna"].copy()
+    cite_model.annotate(rna)
+    with pytest.raises(TypeError, match="the model is one of a MuData"):
+        tosica.tl.attribute(rna, cite_model, genes=True)
 
 
 def test_a_layer_cannot_hold_genes_of_raw_alone(model, query):
@@ -212,6 +216,16 @@ def test_a_layer_cannot_hold_genes_of_raw_alone(model, query):
     whole = few.raw.to_adata()
     tosica.tl.attribute(whole, model, genes=True)
     assert whole.layers["tosica_attribution"].shape == whole.shape
+
+
+def test_genes_that_the_model_lacks_need_no_place_in_the_layer(model, query):
+    more = ad.AnnData(query.X, query.obs, query.var).copy()
+    more.var_names = [f"{name}-more" for name in query.var_names]
+    cells = query.copy()
+    cells.raw = ad.concat([query, more], axis=1, merge="first")
+    model.annotate(cells, use_raw=True)
+    tosica.tl.attribute(cells, model, genes=True, use_raw=True)
+    assert cells.layers["tosica_attribution"].any()
 
 
 def test_no_reason_from_what_was_not_measured(cite_model, cite_query):

@@ -294,10 +294,13 @@ def test_the_test_is_circular_under_another_key_and_with_votes():
 @pytest.mark.parametrize("column", ["tosica_confident", "tosica_prediction_broad"])
 def test_groups_of_labels_make_the_test_circular(column):
     adata = _cells(0)
-    adata.uns["tosica"] = {"labels": np.array(["B", "T"])}
+    adata.uns["tosica"] = {"labels": np.array(["B", "T"]), "levels": ["broad"]}
     adata.obs[column] = adata.obs["cell_type"].map({"B": "lymphocyte", "T": "T"})
     tosica.tl.rank_gene_sets(adata, column)
     assert tosica.get.rank_gene_sets_df(adata)["pval_adj"].isna().all()
+    adata.obs["tosica_prediction_reviewed"] = adata.obs[column]
+    tosica.tl.rank_gene_sets(adata, "tosica_prediction_reviewed")
+    assert tosica.get.rank_gene_sets_df(adata)["pval_adj"].notna().all()
 
 
 def test_cell_types_that_lack_a_condition():

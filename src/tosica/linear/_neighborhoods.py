@@ -292,6 +292,7 @@ def genes_of_cluster(
     label: int,
     shift: LabelShift,
     statistics: ReferenceStatistics,
+    highest_means: FloatArray,
     measured: BoolArray | None,
     n_genes: int,
 ) -> IntArray:
@@ -311,6 +312,8 @@ def genes_of_cluster(
         Of the query.
     statistics
         Of the model's reference.
+    highest_means
+        Largest mean of each gene over the labels of the reference, ``(n_genes,)``.
     measured
         Shape ``(n_genes,)``: ``False`` for genes that the query lacks, which are left out.
     n_genes
@@ -324,7 +327,7 @@ def genes_of_cluster(
     error = _error_of_means(variance, shift, n_cells=x.shape[0])
     mean = (np.asarray(x.mean(0)).ravel() - shift.common) / error
     over_label = mean - statistics.means[label] / error
-    over_all = mean - statistics.means.max(0) / error
+    over_all = mean - highest_means / error
     if measured is not None:
         over_label = over_label * measured
     excess = np.sqrt(np.maximum(over_label, 0) * np.maximum(over_all, 0))

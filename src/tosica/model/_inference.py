@@ -261,8 +261,8 @@ class InferenceMixin(SetupMixin):
             n_genes=len(self.tokens.var_names),
             n_missing_genes=n_missing_genes,
             **comparison._asdict(),
-            has_linear=self.module.linear is not None,
-            is_calibrated=self.held_out_accuracy_ is not None,
+            has_linear=self._has_linear,
+            is_calibrated=bool((self.module.temperature != 1).any()),
             adapted="" if adaptation is None else str(adaptation),
             levels=levels,
             subset_of=self.training_.subset_of,
@@ -331,7 +331,7 @@ class InferenceMixin(SetupMixin):
         statistics = self.training_.novelty_statistics
         adaptation = self.training_.adaptation
         linear = self.module.linear
-        if statistics is None or linear is None:
+        if statistics is None or linear is None or not self._has_linear:
             return Comparison()
         weights, biases = linear.weights, linear.bias
         is_adapted = adaptation is not None and adaptation.n_rounds > 0
@@ -523,6 +523,12 @@ class InferenceMixin(SetupMixin):
             warn=False,
             message=f"The model is not trained: call {call('model.train', '')} first, or load a trained one.",
         )
+
+    @property
+    def _has_linear(self) -> bool:
+        """Whether there is a linear branch, and calibration gave it a weight."""
+        linear = self.module.linear
+        return linear is not None and bool(linear.weights.any())
 
     @property
     def _levels(self) -> Sequence[LabelLevel]:

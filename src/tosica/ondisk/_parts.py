@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 import warnings
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from importlib.metadata import version
@@ -194,10 +195,13 @@ class PartAnnotator:
             warnings.simplefilter("ignore", EmptyCellsWarning)
             result = self._infer(self._sample)
         spread = self._store.spread(N_CELLS_OF_COMPARISON)
-        comparison = self._model._compare_with_reference(
-            self._model._source(spread, None, self._plan.layer, self._plan.use_raw)
-        )
-        return replace(result, **comparison._asdict())
+        # The part of a cell that cannot be read names it.
+        with suppress(ValueError, OSError):
+            comparison = self._model._compare_with_reference(
+                self._model._source(spread, None, self._plan.layer, self._plan.use_raw)
+            )
+            result = replace(result, **comparison._asdict())
+        return result
 
     def annotate(self, part_number: int) -> int:
         """Annotate a part, replace its file atomically, and return the part's number.

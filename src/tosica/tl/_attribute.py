@@ -214,11 +214,11 @@ def attribute(
     >>> bool(query.uns["tosica_attribution"]["completeness_error"] < 0.01)
     True
     """
-    if genes:
-        _check_layer_of_genes(adata, use_raw)
     is_of_anndata = model.modalities[0].name is None
     (ANNDATA if is_of_anndata else ANY_CELLS).check("adata", adata)
     model = annotating_model(adata, model, key, mudata=True)
+    if genes:
+        _check_layer_of_genes(adata, model, use_raw)
     groups = _Groups(adata, model, groupby or f"{key}_prediction", target, key)
     explainer = _Explainer(model, adata, groups, baseline, n_steps, layer, use_raw)
     rows = np.arange(adata.n_obs)
@@ -266,18 +266,25 @@ def attribute(
     return result if copy else None
 
 
-def _check_layer_of_genes(adata: AnnOrMuData, use_raw: bool) -> None:
+def _check_layer_of_genes(adata: AnnOrMuData, model: TOSICA, use_raw: bool) -> None:
     """Check that ``adata.layers`` can hold what each gene adds."""
     if not isinstance(adata, AnnData):
         raise TypeError(
             "genes=True writes to adata.layers, which a MuData does not have: leave it out."
         )
+    if model.modalities[0].name is not None:
+        raise TypeError(
+            "genes=True writes the genes of one modality, and the model is one of a MuData: leave it out."
+        )
     if not use_raw or adata.raw is None:
         return
-    n_lacking = int((~adata.raw.var_names.isin(adata.var_names)).sum())
+    names = pd.Index(np.asarray(model.get_var_names()))
+    in_raw = find_genes(adata.raw.var_names, names, lambda: load_table(adata.raw.var))
+    in_layer = find_genes(adata.var_names, names, lambda: load_table(adata.var))
+    n_lacking = len(np.setdiff1d(in_raw.indexer, [-1, *in_layer.indexer]))
     if n_lacking:
         raise ValueError(
-            f"genes=True writes to adata.layers, which lacks {n_lacking:,} genes of adata.raw: pass "
+            f"genes=True writes to adata.layers, which lacks {n_lacking:,} of the model's genes in adata.raw: pass "
             "adata.raw.to_adata() without use_raw, or leave genes out."
         )
 

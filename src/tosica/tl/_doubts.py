@@ -396,7 +396,7 @@ def _cluster_unlike_its_label(cells: Cells) -> Doubt | None:
         float(shares.max()),
         LIMITS.cells_of_clusters,
         f"Many cells of {_with_shares(shares)} are in clusters unlike these labels. {finding}",
-        f"{reason} Of labels whose cells are all known, one in twenty-five has as many.",
+        f"{reason} Of labels whose cells are all known, one in twenty has as many.",
         advice,
     )
 

@@ -343,7 +343,8 @@ def _split_labels(
     for label in labels:
         cells = order[predicted[order] == label]
         # As many clusters as each has cells on average: a new type of a few cells has one of its own.
-        n_clusters = min(round(np.sqrt(len(cells))), _MAX_CLUSTERS)
+        n_distinct = len(np.unique(components[cells], axis=0))
+        n_clusters = min(round(np.sqrt(len(cells))), n_distinct, _MAX_CLUSTERS)
         if n_clusters == 1:
             continue
         k_means = KMeans(n_clusters, n_init=1, random_state=0)
@@ -372,6 +373,7 @@ def _table_of_clusters(
 ) -> pd.DataFrame:
     """One row for each cluster, the highest score first, with the genes that its label lacks."""
     gene_names = np.asarray(model.get_var_names(), dtype=str)
+    highest_means = statistics.means.max(0)
     rows = []
     for code, cluster in enumerate(clusters.categories):
         members = np.flatnonzero(clusters.codes == code)
@@ -383,7 +385,13 @@ def _table_of_clusters(
         genes: NDArray[np.str_] = np.array([], dtype=str)
         if position >= 0:
             ranked = genes_of_cluster(
-                query.x[members], position, shift, statistics, query.measured, _N_GENES
+                query.x[members],
+                position,
+                shift,
+                statistics,
+                highest_means,
+                query.measured,
+                _N_GENES,
             )
             genes = gene_names[ranked]
         rows.append(

@@ -302,8 +302,10 @@ def _find_caveats(
     labels = read_labels(adata, annotation)
     named = set(comparison.groups.categories) - {UNKNOWN, HETEROGENEOUS}
     # Broader levels, and terms above labels, are sums of the labels' probabilities.
-    written = (f"{annotation}_prediction", f"{annotation}_confident")
-    if labels and (named <= set(labels) or comparison.groupby.startswith(written)):
+    levels = adata.uns.get(annotation, {}).get("levels", ())
+    written = {f"{annotation}_prediction_{level}" for level in levels}
+    written.add(f"{annotation}_confident")
+    if labels and (named <= set(labels) or comparison.groupby in written):
         return dict.fromkeys(tables, CIRCULAR)
     return {
         name: FEW_SAMPLES if table["pvals_adj"].isna().all() else ""
