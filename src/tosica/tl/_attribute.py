@@ -185,7 +185,7 @@ def attribute(
     Raises
     ------
     TypeError
-        If an argument is of the wrong type, or ``genes=True`` is asked for a MuData.
+        If an argument is of the wrong type, or ``genes=True`` is asked for a MuData or a model of one.
     KeyError
         If ``adata`` was not annotated under ``key``, or ``groupby`` is missing.
     ValueError

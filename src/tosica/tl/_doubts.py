@@ -354,14 +354,14 @@ def _labels_unlike_the_reference(cells: Cells) -> Doubt | None:
 
 
 def _cluster_unlike_its_label(cells: Cells) -> Doubt | None:
-    """Name the clusters that are furthest from their labels, of each label one."""
+    """Name the clusters that are furthest from their labels."""
     clusters = cells.clusters
     if clusters is None:
         return None
     candidates = clusters[(clusters["score"] > 0) & (clusters["genes"] != "")]
     if candidates.empty:
         return None
-    leading = candidates.drop_duplicates("label").head(_N_CLUSTERS)
+    leading = candidates.head(_N_CLUSTERS)
     descriptions = [
         f"{name!r} ({count(n_cells, 'cell')}) expresses {_ENSEMBL_SUFFIX.sub('', genes)} more than {label!r} of the "
         "reference"
@@ -375,10 +375,10 @@ def _cluster_unlike_its_label(cells: Cells) -> Doubt | None:
     ]
     finding = f"Furthest from their label: {'; '.join(descriptions)}."
     reason = "These are the clusters with the highest novelty."
-    whose = in_python(
+    place = in_python(
         f"adata.obs[{cells.key + '_novelty_group'!r}]", "the output of tosica novelty"
     )
-    advice = f"Genes of a type that the reference lacks tell that it is new. Which cells these are is in {whose}."
+    advice = f"Genes of a type that the reference lacks tell that it is new. To find the cells, see {place}."
     shares = _share_in_unlike_clusters(cells)
     shares = shares[shares > LIMITS.cells_of_clusters]
     if shares.empty:
