@@ -114,6 +114,18 @@ def test_the_genes_of_new_cells_are_their_markers(task):
     assert set(genes) <= set(range(N_GENES)[MARKERS])
 
 
+def test_genes_that_another_label_has_are_named_last(task):
+    cells = task.x[task.is_new]
+    highest_means = task.statistics.means.max(0)
+    arguments = (cells, 0, shift_of(task), task.statistics)
+    first, *others = genes_of_cluster(*arguments, highest_means, None, 5)
+    # Another label expresses the first gene as much as the cells do.
+    highest_means[first] = cells[:, [first]].max()
+    ranked = genes_of_cluster(*arguments, highest_means, None, N_GENES)
+    assert list(ranked[:4]) == others
+    assert first in ranked
+
+
 def test_neighborhoods_without_a_label_have_no_excess(task):
     unlabeled = task._replace(labels=np.full_like(task.labels, -1))
     assert not excess_of(unlabeled, shift_of(task)).any()

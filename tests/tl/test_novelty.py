@@ -194,16 +194,6 @@ def test_the_cluster_of_a_new_type_is_first_and_its_genes_are_named(
     assert first["genes"] in findings["cluster unlike its label"]
 
 
-def test_genes_of_no_label_are_named_first(model, query):
-    tosica.tl.novelty(query, model)
-    first = query.uns["tosica_novelty"].iloc[0]
-    cells = query[query.obs["tosica_novelty_group"] == first["cluster"]]
-    known = query[query.obs["bulk_labels"] != NEW]
-    means = known.to_df().groupby(known.obs["bulk_labels"], observed=True).mean()
-    excess = cells.to_df().mean() - means.max()
-    assert (excess[first["genes"].split(", ")] > 0).all()
-
-
 def test_a_new_type_is_split_from_the_cells_of_its_label(model, query):
     tosica.tl.novelty(query, model)
     is_new = query.obs["bulk_labels"] == NEW
