@@ -15,6 +15,7 @@ import pandas as pd
 import torch
 from sklearn.metrics import roc_auc_score
 
+import tosica
 from benchmarks._accuracy_tasks import (
     BATCH,
     COUNTS,
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from anndata import AnnData
-
-    import tosica
 
 # Labels of four studies of blood, under common names; cells of other labels keep theirs.
 COMMON = {
@@ -79,6 +78,8 @@ COMMON = {
 }
 # Pairs of which each type is left out of the reference in turn.
 LEFT_OUT = ("kang", "kang back", "hao to sext", "breast cells")
+# Known cells with a p-value of novelty up to this one are false alarms.
+LEVEL = 0.05
 PARTS = {
     "sum": "both",
     "branch": "linear branch alone",
@@ -249,6 +250,17 @@ def probabilities(model: tosica.TOSICA, query: AnnData) -> dict[str, np.ndarray]
     }
 
 
+def novelty_pvalues(model: tosica.TOSICA, query: AnnData) -> dict[str, np.ndarray]:
+    """p-values of novelty by the functions that write them, ``(n_cells,)`` each."""
+    cells = model.annotate(query, copy=True, enable_progress_bar=False)
+    of_annotate = cells.obs["tosica_novelty_pvalue"].to_numpy()
+    tosica.tl.novelty(cells, model)
+    return {
+        "annotate": of_annotate,
+        "tl.novelty": cells.obs["tosica_novelty_pvalue"].to_numpy(),
+    }
+
+
 def one_run(
     pair: str, data: Path, seed: int, *, without: str | None = None
 ) -> dict[str, Any]:
@@ -257,6 +269,7 @@ def one_run(
     predicted: dict[str, list[np.ndarray]] = {}
     confidence: dict[str, list[np.ndarray]] = {}
     doubt: dict[str, list[np.ndarray]] = {}
+    pvalues: dict[str, list[np.ndarray]] = {}
     seconds = 0.0
     n_rounds = []
     for reference, query in PAIRS[pair].splits(data, seed):
@@ -272,6 +285,8 @@ def one_run(
         n_rounds.append(adapted.training_.adaptation.n_rounds)
         truth.append(query.obs[LABEL].astype(str).to_numpy())
         labels = np.array(model.labels)
+        for function, of_function in novelty_pvalues(model, query).items():
+            pvalues.setdefault(function, []).append(of_function)
         for stage, stage_model in (("before", model), ("after", adapted)):
             for part, of_part in probabilities(stage_model, query).items():
                 name = f"{part} {stage}"
@@ -296,6 +311,10 @@ def one_run(
                 np.concatenate(predicted[name]),
                 np.concatenate(confidence[name]),
             )
+        run["known"] = {
+            function: float((np.concatenate(blocks) <= LEVEL).mean())
+            for function, blocks in pvalues.items()
+        }
     else:
         run["without"] = without
         for name, values in doubt.items():
@@ -343,6 +362,7 @@ def report(result: dict[str, Any]) -> str:
         "",
         *table(part_head, _part_rows(runs)),
         "",
+        *_known_lines(runs),
         *_left_out_lines([run for run in result["runs"] if "without" in run]),
         *version_lines(result),
     ]
@@ -415,6 +435,28 @@ def _part_rows(runs: list[dict[str, Any]]) -> list[list[str]]:
             row.append(_format(np.mean(means, axis=0)[:2]))
         rows.append(row)
     return rows
+
+
+def _known_lines(runs: list[dict[str, Any]]) -> list[str]:
+    """Sentences on known cells that look new, which no type was left out of."""
+    lines = []
+    for within, title in ((False, "across batches"), (True, "within one")):
+        of_kind = [run for run in runs if PAIRS[run["pair"]].within is within]
+        if not of_kind:
+            continue
+        shares = pd.DataFrame([run["known"] for run in of_kind])
+        by_pair = shares.groupby([run["pair"] for run in of_kind]).mean()
+        parts = []
+        for function in by_pair:
+            worst = by_pair[function].idxmax()
+            parts.append(
+                f"{by_pair[function].mean():.3f} by `{function}` (at most "
+                f"{by_pair[function].max():.3f}, {PAIRS[worst].title}; of one seed {shares[function].max():.3f})"
+            )
+        lines.append(
+            f"Cells with a p-value of novelty up to {LEVEL}, none of a new type, {title}: {' and '.join(parts)}."
+        )
+    return [*lines, ""]
 
 
 def _left_out_lines(runs: list[dict[str, Any]]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
+from tosica.linear._empirical_null import MIN_CELLS, MIN_LABELS
 from tosica.linear._reference_statistics import gene_weights
 
 if TYPE_CHECKING:
@@ -15,41 +16,6 @@ if TYPE_CHECKING:
     from tosica._types import BoolArray, FloatArray, IntArray
     from tosica.linear._reference_statistics import ReferenceStatistics
 
-# Cells of a label that a query must have for the label to count in what the query shares.
-MIN_CELLS = 5
-# Fewest labels whose median is the shift that a query's labels share.
-_MIN_LABELS = 3
-# Scores of query and reference are compared at this quantile: new types have high scores, so most
-# of the cells below it are not new, unless nine tenths of a label's cells are.
-_QUANTILE = 0.1
-
-
-def pvalues(scores: FloatArray, reference_scores: FloatArray) -> FloatArray:
-    """Compute conformal p-values: the share of reference cells that score at least as high.
-
-    Parameters
-    ----------
-    scores
-        Scores of cells, shape ``(n_cells,)``.
-    reference_scores
-        Scores of the reference's cells, shape ``(n_reference,)``. The cell itself counts as one more.
-
-    Returns
-    -------
-    Shape ``(n_cells,)``, above 0. For cells that are exchangeable with those of the reference, at
-    most a share ``p`` has a value up to ``p`` (Bates et al., Ann. Stat. 51, 149, 2023).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> pvalues(np.array([0.5, 9.0]), np.arange(1, 10)).tolist()
-    [1.0, 0.2]
-    """
-    # Scores of the reference are kept in single precision.
-    ordered = np.sort(np.asarray(reference_scores, np.float32))
-    n_lower = np.searchsorted(ordered, np.asarray(scores, np.float32), side="left")
-    return (1 + len(ordered) - n_lower) / (len(ordered) + 1)
-
 
 def add_doubt(distance: FloatArray, probability: FloatArray) -> FloatArray:
     """Combine standardized distances with the normal scores of 1 - probability (Stouffer)."""
@@ -57,32 +23,6 @@ def add_doubt(distance: FloatArray, probability: FloatArray) -> FloatArray:
     largest = 1 - float(np.finfo(np.float32).eps)
     probability = np.minimum(np.asarray(probability, dtype=np.float64), largest)
     return np.asarray((distance - ndtri(probability)) / np.sqrt(2))
-
-
-def label_excess(
-    scores: FloatArray,
-    nearest: IntArray,
-    statistics: ReferenceStatistics,
-) -> FloatArray:
-    """Offset of each label's 10 % quantile from the reference's, at least 0, ``(n_labels,)``.
-
-    ``nearest`` are the nearest labels of ``scores``. A label with too few cells to tell gets the
-    median of the others, or 0 if there is none.
-    """
-    reference_nearest = statistics.reference_nearest
-    n_labels = int(max(nearest.max(), reference_nearest.max())) + 1
-    excess = np.full(n_labels, np.nan)
-    for label in range(n_labels):
-        query = scores[nearest == label]
-        reference = statistics.reference_scores[reference_nearest == label]
-        if min(len(query), len(reference)) >= MIN_CELLS:
-            quantile = np.quantile(reference, _QUANTILE)
-            excess[label] = np.quantile(query, _QUANTILE) - quantile
-    is_unknown = np.isnan(excess)
-    if is_unknown.all():
-        return np.zeros(n_labels)
-    excess[is_unknown] = np.nanmedian(excess)
-    return np.maximum(excess, 0)
 
 
 class CommonShift(NamedTuple):
@@ -132,7 +72,7 @@ def common_shift(
             differences.append(np.asarray(x[of_label].mean(0)).ravel() - mean)
             variances.append(1 / n_query + 1 / max(n_reference[label], 1))
     # Missing labels vote for no difference, so that one label alone decides nothing.
-    while len(differences) < _MIN_LABELS:
+    while len(differences) < MIN_LABELS:
         differences.append(np.zeros(x.shape[1]))
     shift = np.median(differences, axis=0)
     weights = gene_weights(statistics.variance, 1.0)

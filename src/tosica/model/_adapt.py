@@ -24,9 +24,8 @@ from tosica.linear import (
     Adaptation,
     CrossValidated,
     common_shift,
-    label_excess,
+    fit_null,
     limit_confidence,
-    pvalues,
     self_train,
     subsample_by_label,
 )
@@ -260,8 +259,7 @@ class AdaptMixin(SetupMixin):
                 nearest.append(label)
         distance = np.concatenate(distances)
         label = np.concatenate(nearest)
-        excess = label_excess(distance, label, statistics)
-        pvalue = pvalues(distance - excess[label], statistics.reference_scores)
+        pvalue = fit_null(statistics, distance, label).pvalues(distance, label)
         return QueryCells(
             sp.vstack(x, format="csr"),
             sp.vstack(expression, format="csr"),

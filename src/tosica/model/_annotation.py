@@ -150,9 +150,10 @@ class AnnotationMixin(InferenceMixin):
         ``adata.obs["tosica_novelty"]``, ``adata.obs["tosica_novelty_pvalue"]``
             How unlike any label of the reference a cell is, larger for new types: the sum of its standardized
             distance from the nearest label and of the normal score of ``1 - probability``, divided by the root of
-            two (Stouffer). And the share of the reference's cells that are as distant (a conformal p-value). For
-            it, the distances of each label with five cells are first lowered until their lowest tenth is as low as
-            the reference's, since a batch moves all cells. float32. :func:`tosica.tl.novelty` corrects each gene,
+            two (Stouffer). And the share of the reference's cells that are as distant for their label (a conformal
+            p-value). A batch moves all cells: for the p-value, the distances of each label with five cells are
+            first lowered until their lowest tenth is as low as the reference's, and then divided by how much
+            further they spread in most labels, if they do. float32. :func:`tosica.tl.novelty` corrects each gene,
             too. They are not written by models of a MuData, of the original code, or saved before models kept
             what they need.
         ``adata.obsm["X_tosica"]``

@@ -31,11 +31,10 @@ from tosica.linear import (
     HeldOutGenes,
     add_doubt,
     common_shift,
+    fit_null,
     label_changes,
-    label_excess,
     label_likeness,
     permuted_genes_pvalue,
-    pvalues,
     subsample_by_label,
 )
 from tosica.model._annotation_result import (
@@ -178,10 +177,10 @@ class InferenceMixin(SetupMixin):
                     batches = self.iter_batches(sample, layer=layer, use_raw=use_raw)
                     compared = [_distance(statistics, batch) for batch in batches]
             distances, labels = zip(*compared, strict=True)
-            excess = label_excess(
-                np.concatenate(distances), np.concatenate(labels), statistics
+            null = fit_null(
+                statistics, np.concatenate(distances), np.concatenate(labels)
             )
-            pvalue = pvalues(distance - excess[nearest], statistics.reference_scores)
+            pvalue = null.pvalues(distance, nearest)
             cells["novelty_pvalue"] = pvalue.astype(np.float32)
             if sample is None:
                 comparison = self._compare_with_reference(source)

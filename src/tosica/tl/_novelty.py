@@ -25,13 +25,14 @@ from tosica.linear import (
     common_shift,
     distance_from_confident,
     find_neighborhoods,
+    fit_null,
     fit_statistics,
     gene_excess,
     genes_of_cluster,
-    label_excess,
     label_shift,
     neighborhood_labels,
     pvalues,
+    reference_null,
     standardize_robustly,
     subsample_by_label,
 )
@@ -87,8 +88,9 @@ def novelty(
     query and reference is subtracted, and genes in which this difference varies among labels count
     less. A batch or a treatment changes most types, while a new type is found under one label or
     two. (If only two labels have five cells, the smaller of two differences with the same sign is
-    subtracted.) Distances of the first measure are then lowered until the lowest tenth of each
-    label's cells is as low as the reference's.
+    subtracted.) Distances of the first measure are compared with what is typical of their label in
+    the reference, after they were lowered until the lowest tenth of each label's cells is as low as
+    the reference's, and divided by how much further they spread in most labels, if they do.
 
     No difference is subtracted in the first measure if it is no larger than between two samples of
     the same cells. A query in which only one label has five cells is not corrected either, because
@@ -129,7 +131,7 @@ def novelty(
 
     ``adata.obs["tosica_novelty"]``, ``adata.obs["tosica_novelty_pvalue"]``
         Score of each cell in robust standard deviations above the query's median, and the share of
-        the reference's cells that are as distant in the first measure (a conformal p-value). They
+        the reference's cells that are as distant for their label (a conformal p-value). They
         take the place of those of ``annotate``.
     ``adata.obs["tosica_novelty_cluster"]``, ``adata.obs["tosica_novelty_cluster_pvalue"]``
         Score and p-value of the cell's cluster. Order clusters by the score: a p-value of few cells of a small
@@ -143,7 +145,7 @@ def novelty(
         label come first.
 
     ``adata.uns["tosica"]["novelty_corrected"]``
-        Whether a difference was taken off in the first measure, bool.
+        Whether the difference of a batch was taken off in the first measure, bool.
 
     The p-values hold for one cell or one cluster each: among many, correct for the number of
     tests, for instance by :func:`scipy.stats.false_discovery_control`.
@@ -200,13 +202,16 @@ def novelty(
         clusters = read_clusters(adata, over_clustering)
     with progress(2 * adata.n_obs, "novelty") as step:
         query = read_query(model, adata, step, layer=layer, use_raw=use_raw)
+        can_correct = correct_batch and _has_two_labels(positions)
         shift = None
-        if correct_batch:
+        if can_correct:
             shift = _batch_shift(query, positions, statistics)
         step.set_description("novelty: cells")
         distance, nearest = score_in_blocks(statistics, query, shift, step)
-    if shift is not None:
-        distance = distance - label_excess(distance, nearest, statistics)[nearest]
+    null = reference_null(statistics)
+    if can_correct:
+        null = fit_null(statistics, distance, nearest)
+    distance = null.standardize(distance, nearest)
     probability = _probability_before(model, query)
     if probability is None:
         probability = read_numbers(adata, f"{key}_probability")
@@ -234,9 +239,8 @@ def novelty(
             in_query = distance_from_confident(neighborhoods, positions, probability)
             third = standardize_robustly(in_query)
         score = standardize_robustly(of_cell + standardize_robustly(excess) + third)
-    cells = _score_clusters(
-        score, pvalues(distance, statistics.reference_scores), clusters
-    )
+    pvalue = pvalues(distance, null.reference_distances)
+    cells = _score_clusters(score, pvalue, clusters)
     result = adata.copy() if copy else adata
     for name, values in cells.items():
         result.obs[f"{key}_{name}"] = values.to_numpy(np.float32)
@@ -247,6 +251,19 @@ def novelty(
     result.uns[key] = {**result.uns[key], "novelty_corrected": shift is not None}
     logger.info("novelty: added .obs['%s_novelty'] and four columns more", key)
     return result if copy else None
+
+
+def _has_two_labels(positions: IntArray) -> bool:
+    """Tell if the query has enough cells of two labels, so that a batch differs from a new type."""
+    n_cells = np.bincount(positions[positions >= 0])
+    if (n_cells >= MIN_CELLS).sum() >= 2:
+        return True
+    logger.warning(
+        "novelty: fewer than two labels have %d cells, so that the query is not corrected: "
+        "another batch looks like a new type",
+        MIN_CELLS,
+    )
+    return False
 
 
 def _batch_shift(
@@ -263,16 +280,8 @@ def _batch_shift(
     statistics
         Those of the reference.
     """
-    n_cells = np.bincount(positions[positions >= 0])
-    if (n_cells >= MIN_CELLS).sum() < 2:
-        logger.warning(
-            "novelty: fewer than two labels have %d cells, so that the query is not corrected: "
-            "another batch looks like a new type",
-            MIN_CELLS,
-        )
-        return None
     common = common_shift(query.x, positions, statistics, query.measured)
-    if common is None or common.signal <= 0:
+    if common.signal <= 0:
         logger.info(
             "novelty: the query is of the reference's batch, and is not corrected"
         )

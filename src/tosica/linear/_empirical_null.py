@@ -1,0 +1,155 @@
+"""p-values of distances from labels, which hold for known cells of another batch, too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tosica.linear._reference_statistics import TINY
+
+if TYPE_CHECKING:
+    from tosica._types import FloatArray, IntArray
+    from tosica.linear._reference_statistics import ReferenceStatistics
+
+# Cells of a label that query and reference must have for it to count in what the query shares.
+MIN_CELLS = 5
+# Fewest labels whose median is what a query's labels share.
+MIN_LABELS = 3
+# Query and reference are compared at these quantiles: new types have large distances, so that most
+# cells below the first are known, unless nine tenths of a label's cells are new.
+_LOW, _MIDDLE = 0.1, 0.5
+
+
+def pvalues(scores: FloatArray, reference_scores: FloatArray) -> FloatArray:
+    """Compute conformal p-values: the share of reference cells that score at least as high.
+
+    Parameters
+    ----------
+    scores
+        Scores of cells, shape ``(n_cells,)``.
+    reference_scores
+        Scores of the reference's cells, shape ``(n_reference,)``. The cell itself counts as one more.
+
+    Returns
+    -------
+    Shape ``(n_cells,)``, above 0. For cells that are exchangeable with those of the reference, at
+    most a share ``p`` has a value up to ``p`` (Bates et al., Ann. Stat. 51, 149, 2023).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> pvalues(np.array([0.5, 9.0]), np.arange(1, 10)).tolist()
+    [1.0, 0.2]
+    """
+    # Scores of the reference are kept in single precision.
+    ordered = np.sort(np.asarray(reference_scores, np.float32))
+    n_lower = np.searchsorted(ordered, np.asarray(scores, np.float32), side="left")
+    return (1 + len(ordered) - n_lower) / (len(ordered) + 1)
+
+
+class EmpiricalNull(NamedTuple):
+    """Distances of known cells: what is typical of each label, and how far they spread."""
+
+    locations: FloatArray
+    """Typical distance from each label, ``(n_labels,)``."""
+    low: float
+    """Lowest tenth of the reference's distances, less those that are typical of their labels."""
+    spread: float
+    """Times that distances above ``low`` spread as far as in the reference, at least 1."""
+    reference_distances: FloatArray
+    """Distances of the reference's cells, less those that are typical of their labels."""
+
+    def standardize(self, distances: FloatArray, nearest: IntArray) -> FloatArray:
+        """Make distances from the nearest labels comparable with ``reference_distances``, ``(n_cells,)``."""
+        standardized = distances - self.locations[nearest]
+        above = standardized - self.low
+        return np.where(above > 0, self.low + above / self.spread, standardized)
+
+    def pvalues(self, distances: FloatArray, nearest: IntArray) -> FloatArray:
+        """Compute the p-values of distances from the nearest labels, ``(n_cells,)`` each."""
+        return pvalues(self.standardize(distances, nearest), self.reference_distances)
+
+
+def reference_null(statistics: ReferenceStatistics) -> EmpiricalNull:
+    """Describe the distances of the reference's cells from their nearest labels.
+
+    Types in which few genes vary together, and types of few cells, are further from their own mean
+    than others. A query with more of them would have many small p-values, so that each label has
+    its own location: the median of its cells, drawn towards the mean of all labels as far as the
+    medians of few cells differ by chance (an empirical Bayes estimate).
+    """
+    distances = statistics.reference_scores.astype(np.float64)
+    nearest = statistics.reference_nearest
+    n_labels = len(statistics.means)
+    n_cells = np.bincount(nearest, minlength=n_labels)
+    present = np.flatnonzero(n_cells)
+    medians = np.array([np.median(distances[nearest == label]) for label in present])
+    of_label = np.zeros(n_labels)
+    of_label[present] = medians
+    residuals = distances - of_label[nearest]
+    variance = np.square(residuals).sum() / max(len(residuals) - len(present), 1)
+    # Variance of the median of normal values.
+    of_medians = np.maximum(np.pi / 2 * variance / n_cells[present], TINY)
+    between = _variance_between(medians, of_medians)
+    mean = np.average(medians, weights=1 / (of_medians + between))
+    locations = np.full(n_labels, mean)
+    locations[present] += (medians - mean) * between / (of_medians + between)
+    residuals = distances - locations[nearest]
+    return EmpiricalNull(locations, float(np.quantile(residuals, _LOW)), 1.0, residuals)
+
+
+def _variance_between(values: FloatArray, variances: FloatArray) -> float:
+    """Estimate by how much values vary beyond their own variances (DerSimonian and Laird, 1986)."""
+    weights = 1 / variances
+    mean = np.average(values, weights=weights)
+    excess = weights @ np.square(values - mean) - (len(values) - 1)
+    scale = weights.sum() - np.square(weights).sum() / weights.sum()
+    return max(float(excess), 0) / max(float(scale), TINY)
+
+
+def fit_null(
+    statistics: ReferenceStatistics, distances: FloatArray, nearest: IntArray
+) -> EmpiricalNull:
+    """Fit the distances of known cells to a query (an empirical null, Efron, JASA 99, 96, 2004).
+
+    Another batch moves all cells away from the reference, and not all by the same. The distances
+    from each label are lowered until the lowest tenth of its cells is as low as the reference's,
+    and the spread between there and the median is compared with the reference's. It is the median
+    over labels, so that a new type under one label or two does not count.
+
+    Parameters
+    ----------
+    statistics
+        Those of the reference.
+    distances
+        Distances of the query's cells from their nearest labels, ``(n_cells,)``.
+    nearest
+        Positions of these labels, ``(n_cells,)``.
+
+    Returns
+    -------
+    The distances of known cells of this query. A label with too few cells to tell is moved by the
+    median of the others.
+    """
+    null = reference_null(statistics)
+    low, middle = np.quantile(null.reference_distances, [_LOW, _MIDDLE])
+    residuals = distances - null.locations[nearest]
+    excess = np.full(len(null.locations), np.nan)
+    spreads = []
+    n_reference = np.bincount(statistics.reference_nearest, minlength=len(excess))
+    for label in np.flatnonzero(n_reference >= MIN_CELLS):
+        of_label = residuals[nearest == label]
+        if len(of_label) >= MIN_CELLS:
+            low_of_label, middle_of_label = np.quantile(of_label, [_LOW, _MIDDLE])
+            excess[label] = low_of_label - low
+            spreads.append((middle_of_label - low_of_label) / max(middle - low, TINY))
+    if not spreads:
+        return null
+    excess[np.isnan(excess)] = np.nanmedian(excess)
+    # Missing labels vote for no difference, so that one label alone decides nothing.
+    spreads += [1.0] * (MIN_LABELS - len(spreads))
+    return null._replace(
+        locations=null.locations + np.maximum(excess, 0),
+        spread=max(float(np.median(spreads)), 1.0),
+    )
