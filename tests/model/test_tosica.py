@@ -75,7 +75,13 @@ def test_indices(toy_model, toy_query, indices):
 
 def test_infer_computes_what_is_wanted(toy_model, toy_query):
     result = toy_model.infer(toy_query, ["latent", "novelty"], [3, 1])
-    assert list(result.arrays()) == ["latent", "novelty", "novelty_pvalue"]
+    assert list(result.arrays()) == [
+        "latent",
+        "novelty",
+        "distance",
+        "nearest",
+        "novelty_pvalue",
+    ]
     assert list(result.obs_names) == ["cell3", "cell1"]
     with pytest.raises(ValueError, match="no labels"):
         result.predictions()

@@ -72,6 +72,21 @@ def test_another_batch_is_told_by_as_many_cells_as_in_memory(
     assert signal == pytest.approx(many.uns["tosica"]["batch_signal"])
 
 
+def test_p_values_are_by_all_cells_as_in_memory(query, toy_model, tmp_path):
+    many = ad.concat([query] * 10, index_unique="-")
+    # Few are moved, and not in the first part.
+    many.X[-200:, ::2] *= 3
+    path = write(many, tmp_path / "query.h5ad")
+    output = tmp_path / "annotated.h5ad"
+    tosica.tl.annotate_file(path, toy_model, output, cells_per_part=SIZE)
+    toy_model.annotate(many)
+    np.testing.assert_allclose(
+        read(output).obs["tosica_novelty_pvalue"],
+        many.obs["tosica_novelty_pvalue"],
+        atol=1e-6,
+    )
+
+
 def test_the_query_is_closed(query, toy_model, tmp_path):
     path = write(query, tmp_path / "query.h5ad")
     gc.disable()

@@ -57,6 +57,8 @@ CELL_FIELDS = (
     "attention",
     "latent",
     "novelty",
+    "distance",
+    "nearest",
     "novelty_pvalue",
     "confident_codes",
     "confident_probability",
@@ -136,6 +138,9 @@ class AnnotationResult:
     novelty, novelty_pvalue
         How unlike any label of the reference each cell is, and the share of the reference's cells
         that are as unlike, ``(n_obs,)`` float32.
+    distance, nearest
+        Standardized distance from the nearest label, by which the p-value is, ``(n_obs,)`` float32; and the position
+        of that label among those whose means the model knows.
 
     Examples
     --------
@@ -178,6 +183,8 @@ class AnnotationResult:
     attention: Float32Array | None = None
     latent: Float32Array | None = None
     novelty: Float32Array | None = None
+    distance: Float32Array | None = None
+    nearest: IntArray | None = None
     novelty_pvalue: Float32Array | None = None
     hierarchy: LabelHierarchy | None = None
     confident_codes: IntArray | None = None

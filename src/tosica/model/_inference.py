@@ -127,7 +127,7 @@ class InferenceMixin(SetupMixin):
             The last columns of the attention are unannotated tokens, as in :meth:`get_attention`.
         sample
             If ``adata`` is a part of a query, cells from all over that query, by which the scale of
-            the expression is recognized.
+            the expression is recognized. p-values of novelty are by the part alone.
 
         Returns
         -------
@@ -164,24 +164,9 @@ class InferenceMixin(SetupMixin):
             )
         comparison = Comparison()
         if "novelty" in cells:
-            distance = cells.pop("distance")
-            nearest = cells.pop("nearest")
-            statistics = self._require_statistics()
-            compared = [(distance, nearest)]
-            # A part of a query is corrected by cells from all over it.
-            if sample is not None:
-                with (
-                    only_warnings(query_logger),
-                    warnings.catch_warnings(action="ignore"),
-                ):
-                    batches = self.iter_batches(sample, layer=layer, use_raw=use_raw)
-                    compared = [_distance(statistics, batch) for batch in batches]
-            distances, labels = zip(*compared, strict=True)
-            null = fit_null(
-                statistics, np.concatenate(distances), np.concatenate(labels)
+            cells["novelty_pvalue"] = self._novelty_pvalues(
+                cells["distance"], cells["nearest"]
             )
-            pvalue = null.pvalues(distance, nearest)
-            cells["novelty_pvalue"] = pvalue.astype(np.float32)
             if sample is None:
                 comparison = self._compare_with_reference(source)
         return self._make_result(
@@ -319,6 +304,13 @@ class InferenceMixin(SetupMixin):
                 "novelty": add_doubt(distance, highest).astype(np.float32),
             }
         return minibatch, cells
+
+    def _novelty_pvalues(
+        self, distance: Float32Array, nearest: IntArray
+    ) -> Float32Array:
+        """Compute p-values of a query's distances from the nearest labels, ``(n_cells,)`` each."""
+        null = fit_null(self._require_statistics(), distance, nearest)
+        return null.pvalues(distance, nearest).astype(np.float32)
 
     @torch.inference_mode()
     def _compare_with_reference(self, source: ExpressionSource) -> Comparison:

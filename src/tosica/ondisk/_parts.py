@@ -350,6 +350,7 @@ def join_parts(
     plan: Plan,
     folder: Path,
     store: Store,
+    model: TOSICA,
     sample_result: AnnotationResult,
     output: Path,
     *,
@@ -367,6 +368,8 @@ def join_parts(
         Folder of the parts.
     store
         The query.
+    model
+        The model.
     sample_result
         Annotation of a sample, with the names of labels and gene sets.
     output
@@ -406,6 +409,11 @@ def join_parts(
         per_cell: dict[str, Any] = {
             name: np.concatenate(arrays) for name, arrays in columns.items()
         }
+        if "distance" in per_cell:
+            # A part has too few cells to tell what each label's cells share.
+            per_cell["novelty_pvalue"] = model._novelty_pvalues(
+                per_cell["distance"], per_cell["nearest"]
+            )
         result = replace(sample_result, obs_names=obs.index, attention=None, **per_cell)
         record = None
         if key_added in root["uns"]:

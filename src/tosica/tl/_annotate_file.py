@@ -252,6 +252,7 @@ def annotate_file(
             plan,
             folder,
             store,
+            model,
             sample_result,
             target,
             cutoff=cutoff,
