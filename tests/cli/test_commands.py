@@ -441,6 +441,7 @@ def test_novelty_lists_the_most_unlike_cluster_first(
         "score",
         "pvalue",
         "genes",
+        "similar_to",
     ]
     assert [line.split()[0] for line in lines[1:3]] == list(expected.index)
     table = json.loads(run(*arguments, "--overwrite", "--json").out)["clusters"]

@@ -201,6 +201,29 @@ def test_a_new_type_is_split_from_the_cells_of_its_label(model, query):
     assert is_new[query.obs["tosica_novelty_group"].isin(leading)].mean() > 0.9
 
 
+def test_clusters_of_one_new_type_are_told_as_one(model, query):
+    tosica.tl.novelty(query, model)
+    table = query.uns["tosica_novelty"].reset_index(drop=True)
+    genes = {row.cluster: set(row.genes.split(", ")) for row in table.itertuples()}
+    place = {name: i for i, name in enumerate(table["cluster"])}
+    leaders = table["cluster"][table["similar_to"] == ""]
+    for row in table.itertuples():
+        above = [name for name in leaders if place[name] < row.Index]
+        alike = [name for name in above if len(genes[name] & genes[row.cluster]) > 1]
+        assert row.similar_to == (alike[0] if alike else "")
+    first = table["cluster"][0]
+    similar = table[(table["similar_to"] == first) & (table["score"] > 0)]
+    assert len(similar) > 1
+    is_new = query.obs["bulk_labels"] == NEW
+    assert is_new[query.obs["tosica_novelty_group"].isin(similar["cluster"])].all()
+    finding = tosica.tl.check(query).set_index("check").finding
+    text = (
+        f"and {similar['n_cells'].sum()} in {len(similar)} clusters like it) expresses"
+    )
+    assert text in finding["cluster unlike its label"]
+    assert f"'{similar['cluster'].iloc[0]}'" not in finding["cluster unlike its label"]
+
+
 def test_labels_that_hold_a_new_type_are_to_be_checked(model, query):
     is_new = query.obs["bulk_labels"] == NEW
     known = query[~is_new].copy()

@@ -361,18 +361,19 @@ def _cluster_unlike_its_label(cells: Cells) -> Doubt | None:
     candidates = clusters[(clusters["score"] > 0) & (clusters["genes"] != "")]
     if candidates.empty:
         return None
-    leading = candidates.head(_N_CLUSTERS)
-    descriptions = [
-        f"{name!r} ({count(n_cells, 'cell')}) expresses {_ENSEMBL_SUFFIX.sub('', genes)} more than {label!r} of the "
-        "reference"
-        for name, n_cells, genes, label in zip(
-            leading["cluster"],
-            leading["n_cells"],
-            leading["genes"],
-            leading["label"],
-            strict=True,
+    similar_to = candidates["similar_to"]
+    leading = candidates[similar_to == ""].head(_N_CLUSTERS)
+    descriptions = []
+    for _, cluster in leading.iterrows():
+        size = count(cluster["n_cells"], "cell")
+        n_cells_alike = candidates["n_cells"][similar_to == cluster["cluster"]]
+        if len(n_cells_alike):
+            clusters_alike = count(len(n_cells_alike), "cluster")
+            size += f", and {n_cells_alike.sum()} in {clusters_alike} like it"
+        genes = _ENSEMBL_SUFFIX.sub("", cluster["genes"])
+        descriptions.append(
+            f"{cluster['cluster']!r} ({size}) expresses {genes} more than {cluster['label']!r} of the reference"
         )
-    ]
     finding = f"Furthest from their label: {'; '.join(descriptions)}."
     reason = "These are the clusters with the highest novelty."
     place = in_python(

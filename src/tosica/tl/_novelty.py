@@ -56,6 +56,9 @@ _MOST_CELLS_THAT_COUNT = 50
 _MAX_CLUSTERS = 100
 # Genes of a cluster that are named.
 _N_GENES = 5
+# So many that two clusters share say that they are alike: of 1 000 genes, five and five that are drawn share two with a
+# probability of 2e-4 (hypergeometric), and one with 0.02.
+_N_GENES_SHARED = 2
 
 
 @validate_params(**ANNOTATED_BY_MODEL, over_clustering=CLUSTERS)
@@ -140,9 +143,9 @@ def novelty(
         The cell's cluster, categorical: ``"B cell 2"`` is the second of those labeled B cell.
     ``adata.uns["tosica_novelty"]``
         Table of the clusters, the highest score first: ``cluster``, ``n_cells``, ``label`` (of most
-        of its cells), ``score``, ``pvalue``, and ``genes``, which it expresses more than this label
-        does in the reference, the batch taken off, separated by commas; those that it expresses more than any
-        label come first.
+        of its cells), ``score``, ``pvalue``, ``genes``, which it expresses more than this label
+        does in the reference, the batch taken off, separated by commas, first those that it expresses more than any
+        label, and ``similar_to``, the first cluster above with two of these genes, or empty.
 
     ``adata.uns["tosica"]["novelty_corrected"]``
         Whether the difference of a batch was taken off in the first measure, bool.
@@ -416,9 +419,28 @@ def _table_of_clusters(
     table = pd.DataFrame(rows).sort_values(
         "score", ascending=False, kind="stable", ignore_index=True
     )
+    table["similar_to"] = _similar_clusters(table)
     # Files hold no other index.
     table.index = table.index.astype(str)
     return table
+
+
+def _similar_clusters(table: pd.DataFrame) -> list[str]:
+    """Name for each cluster the first one above that is told from its label by the same genes, or ''."""
+    leaders: dict[str, set[str]] = {}
+    similar = []
+    for name, listed in zip(table["cluster"], table["genes"], strict=True):
+        genes = set(listed.split(", "))
+        alike = (
+            leader
+            for leader, of_leader in leaders.items()
+            if len(genes & of_leader) >= _N_GENES_SHARED
+        )
+        leader = next(alike, "")
+        if not leader:
+            leaders[name] = genes
+        similar.append(leader)
+    return similar
 
 
 def read_query(
