@@ -37,7 +37,7 @@ from tosica.linear._classifier import (
     split_among_tokens,
     subsample_by_label,
 )
-from tosica.linear._empirical_null import MIN_CELLS, fit_null, pvalues, reference_null
+from tosica.linear._empirical_null import fit_null, pvalues, reference_null
 from tosica.linear._interactions import Interaction, strongest_interaction
 from tosica.linear._label_errors import find_label_errors
 from tosica.linear._likeness import (
@@ -68,6 +68,7 @@ from tosica.linear._new_labels import (
 from tosica.linear._novelty import add_doubt, common_shift
 from tosica.linear._reference_statistics import (
     MAX_CELLS_NOVELTY,
+    MIN_CELLS,
     ReferenceStatistics,
     fit_statistics,
     gene_weights,

@@ -6,19 +6,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tosica.linear._reference_statistics import TINY
+from tosica.linear._reference_statistics import MIN_CELLS, TINY
 
 if TYPE_CHECKING:
     from tosica._types import FloatArray, IntArray
     from tosica.linear._reference_statistics import ReferenceStatistics
 
-# Cells of a label that query and reference must have for it to count in what the query shares.
-MIN_CELLS = 5
-# Fewest labels whose median is what a query's labels share.
-MIN_LABELS = 3
 # Query and reference are compared at these quantiles: new types have large distances, so that most
 # cells below the first are known, unless nine tenths of a label's cells are new.
 _LOW, _MIDDLE = 0.1, 0.5
+# Fewest labels whose median is the spread of all: two with a new type are no majority of five.
+_MIN_SPREADS = 5
 
 
 def pvalues(scores: FloatArray, reference_scores: FloatArray) -> FloatArray:
@@ -54,20 +52,23 @@ class EmpiricalNull(NamedTuple):
     locations: FloatArray
     """Typical distance from each label, ``(n_labels,)``."""
     low: float
-    """Lowest tenth of the reference's distances, less those that are typical of their labels."""
+    """Lowest tenth of ``reference_distances``."""
     spread: float
-    """Times that distances above ``low`` spread as far as in the reference, at least 1."""
+    """Times that distances spread as far as in the reference, at least 1."""
     reference_distances: FloatArray
-    """Distances of the reference's cells, less those that are typical of their labels."""
+    """Distances of the reference's cells, less what the others of their label have typically, ``(n_reference,)``."""
 
     def standardize(self, distances: FloatArray, nearest: IntArray) -> FloatArray:
         """Make distances from the nearest labels comparable with ``reference_distances``, ``(n_cells,)``."""
-        standardized = distances - self.locations[nearest]
-        above = standardized - self.low
-        return np.where(above > 0, self.low + above / self.spread, standardized)
+        above_low = distances - self.locations[nearest] - self.low
+        return self.low + above_low / self.spread
 
     def pvalues(self, distances: FloatArray, nearest: IntArray) -> FloatArray:
-        """Compute the p-values of distances from the nearest labels, ``(n_cells,)`` each."""
+        """Compute the p-values of distances from the nearest labels, ``(n_cells,)`` each.
+
+        They are those of conformal prediction as far as these cells differ from the reference's in
+        location and spread alone.
+        """
         return pvalues(self.standardize(distances, nearest), self.reference_distances)
 
 
@@ -84,19 +85,43 @@ def reference_null(statistics: ReferenceStatistics) -> EmpiricalNull:
     n_labels = len(statistics.means)
     n_cells = np.bincount(nearest, minlength=n_labels)
     present = np.flatnonzero(n_cells)
-    medians = np.array([np.median(distances[nearest == label]) for label in present])
-    of_label = np.zeros(n_labels)
-    of_label[present] = medians
-    residuals = distances - of_label[nearest]
-    variance = np.square(residuals).sum() / max(len(residuals) - len(present), 1)
+    medians = np.zeros(n_labels)
+    # A cell is compared with others of its label, as cells of a query are.
+    medians_of_others = np.full(len(distances), np.nan)
+    for label in present:
+        of_label = nearest == label
+        medians[label] = np.median(distances[of_label])
+        if n_cells[label] > 1:
+            medians_of_others[of_label] = _medians_of_others(distances[of_label])
+    residuals = distances - medians[nearest]
+    df = len(residuals) - len(present)
+    variance = np.square(residuals).sum() / max(df, 1)
     # Variance of the median of normal values.
     of_medians = np.maximum(np.pi / 2 * variance / n_cells[present], TINY)
-    between = _variance_between(medians, of_medians)
-    mean = np.average(medians, weights=1 / (of_medians + between))
-    locations = np.full(n_labels, mean)
-    locations[present] += (medians - mean) * between / (of_medians + between)
-    residuals = distances - locations[nearest]
+    between = 0.0
+    # Of labels of one cell each, nobody knows what is typical.
+    if df > 0:
+        between = _variance_between(medians[present], of_medians)
+    mean = np.average(medians[present], weights=1 / (of_medians + between))
+    kept = np.zeros(n_labels)
+    kept[present] = between / (of_medians + between)
+    locations = mean + kept * (medians - mean)
+    medians_of_others[np.isnan(medians_of_others)] = mean
+    residuals = distances - mean - kept[nearest] * (medians_of_others - mean)
     return EmpiricalNull(locations, float(np.quantile(residuals, _LOW)), 1.0, residuals)
+
+
+def _medians_of_others(values: FloatArray) -> FloatArray:
+    """Compute for each of two or more values the median of all others, ``(n_values,)``."""
+    rank = np.empty(len(values), dtype=np.int64)
+    rank[np.argsort(values, kind="stable")] = np.arange(len(values))
+    ordered = np.sort(values)
+    n_others = len(values) - 1
+
+    def other(position: int) -> FloatArray:
+        return np.where(position < rank, ordered[position], ordered[position + 1])
+
+    return (other((n_others - 1) // 2) + other(n_others // 2)) / 2
 
 
 def _variance_between(values: FloatArray, variances: FloatArray) -> float:
@@ -109,14 +134,18 @@ def _variance_between(values: FloatArray, variances: FloatArray) -> float:
 
 
 def fit_null(
-    statistics: ReferenceStatistics, distances: FloatArray, nearest: IntArray
+    statistics: ReferenceStatistics,
+    distances: FloatArray,
+    nearest: IntArray,
+    *,
+    same_batch: bool = False,
 ) -> EmpiricalNull:
     """Fit the distances of known cells to a query (an empirical null, Efron, JASA 99, 96, 2004).
 
     Another batch moves all cells away from the reference, and not all by the same. The distances
     from each label are lowered until the lowest tenth of its cells is as low as the reference's,
     and the spread between there and the median is compared with the reference's. It is the median
-    over labels, so that a new type under one label or two does not count.
+    over labels, so that new types under one label or two do not count.
 
     Parameters
     ----------
@@ -126,6 +155,8 @@ def fit_null(
         Distances of the query's cells from their nearest labels, ``(n_cells,)``.
     nearest
         Positions of these labels, ``(n_cells,)``.
+    same_batch
+        Whether the query is of the reference's batch: known cells do not spread further then.
 
     Returns
     -------
@@ -133,7 +164,7 @@ def fit_null(
     median of the others.
     """
     null = reference_null(statistics)
-    low, middle = np.quantile(null.reference_distances, [_LOW, _MIDDLE])
+    width = max(float(np.quantile(null.reference_distances, _MIDDLE)) - null.low, TINY)
     residuals = distances - null.locations[nearest]
     excess = np.full(len(null.locations), np.nan)
     spreads = []
@@ -141,15 +172,15 @@ def fit_null(
     for label in np.flatnonzero(n_reference >= MIN_CELLS):
         of_label = residuals[nearest == label]
         if len(of_label) >= MIN_CELLS:
-            low_of_label, middle_of_label = np.quantile(of_label, [_LOW, _MIDDLE])
-            excess[label] = low_of_label - low
-            spreads.append((middle_of_label - low_of_label) / max(middle - low, TINY))
+            low, middle = np.quantile(of_label, [_LOW, _MIDDLE])
+            excess[label] = low - null.low
+            spreads.append((middle - low) / width)
     if not spreads:
         return null
     excess[np.isnan(excess)] = np.nanmedian(excess)
-    # Missing labels vote for no difference, so that one label alone decides nothing.
-    spreads += [1.0] * (MIN_LABELS - len(spreads))
-    return null._replace(
-        locations=null.locations + np.maximum(excess, 0),
-        spread=max(float(np.median(spreads)), 1.0),
-    )
+    null = null._replace(locations=null.locations + np.maximum(excess, 0))
+    if same_batch:
+        return null
+    # Missing labels vote for no difference.
+    spreads += [1.0] * (_MIN_SPREADS - len(spreads))
+    return null._replace(spread=max(float(np.median(spreads)), 1.0))

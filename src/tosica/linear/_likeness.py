@@ -8,8 +8,12 @@ import numpy as np
 from scipy.stats import norm, spearmanr
 
 from tosica._limits import LIMITS
-from tosica.linear._novelty import MIN_CELLS
-from tosica.linear._reference_statistics import TINY, ReferenceStatistics, gene_weights
+from tosica.linear._reference_statistics import (
+    MIN_CELLS,
+    TINY,
+    ReferenceStatistics,
+    gene_weights,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,8 +10,7 @@ from sklearn.covariance import LedoitWolf
 from sklearn.decomposition import TruncatedSVD
 from sklearn.neighbors import NearestNeighbors
 
-from tosica.linear._novelty import MIN_CELLS
-from tosica.linear._reference_statistics import TINY
+from tosica.linear._reference_statistics import MIN_CELLS, TINY
 
 if TYPE_CHECKING:
     from tosica._types import BoolArray, FloatArray, IntArray

@@ -11,8 +11,12 @@ from scipy.stats import kurtosis, skew
 
 from tosica.linear._classifier import cross_fit
 from tosica.linear._logistic import fit_regressions
-from tosica.linear._novelty import MIN_CELLS
-from tosica.linear._reference_statistics import TINY, distances_over_genes, gene_weights
+from tosica.linear._reference_statistics import (
+    MIN_CELLS,
+    TINY,
+    distances_over_genes,
+    gene_weights,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

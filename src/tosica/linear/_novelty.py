@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
-from tosica.linear._empirical_null import MIN_CELLS, MIN_LABELS
-from tosica.linear._reference_statistics import gene_weights
+from tosica.linear._reference_statistics import MIN_CELLS, gene_weights
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
     from tosica._types import BoolArray, FloatArray, IntArray
     from tosica.linear._reference_statistics import ReferenceStatistics
+
+# Fewest labels whose median is the shift that a query's labels share.
+_MIN_LABELS = 3
 
 
 def add_doubt(distance: FloatArray, probability: FloatArray) -> FloatArray:
@@ -72,7 +74,7 @@ def common_shift(
             differences.append(np.asarray(x[of_label].mean(0)).ravel() - mean)
             variances.append(1 / n_query + 1 / max(n_reference[label], 1))
     # Missing labels vote for no difference, so that one label alone decides nothing.
-    while len(differences) < MIN_LABELS:
+    while len(differences) < _MIN_LABELS:
         differences.append(np.zeros(x.shape[1]))
     shift = np.median(differences, axis=0)
     weights = gene_weights(statistics.variance, 1.0)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 TINY = float(np.finfo(np.float32).tiny)
 # Cells to fit to. More hardly change the distances.
 MAX_CELLS_NOVELTY = MAX_CELLS_CROSS_FIT
+# Cells of a label from which what they have in common is told from chance.
+MIN_CELLS = 5
 # Added to each gene's variance, as a share of the mean variance, so that genes which the reference
 # hardly expresses do not outweigh all others.
 _FLOOR_CELL = 0.3

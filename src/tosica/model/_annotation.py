@@ -152,10 +152,10 @@ class AnnotationMixin(InferenceMixin):
             distance from the nearest label and of the normal score of ``1 - probability``, divided by the root of
             two (Stouffer). And the share of the reference's cells that are as distant for their label (a conformal
             p-value). A batch moves all cells: for the p-value, the distances of each label with five cells are
-            first lowered until their lowest tenth is as low as the reference's, and then divided by how much
-            further they spread in most labels, if they do. float32. :func:`tosica.tl.novelty` corrects each gene,
-            too. They are not written by models of a MuData, of the original code, or saved before models kept
-            what they need.
+            first lowered until their lowest tenth is as low as the reference's, and then, in another batch,
+            divided by how much further they spread in most labels, if they do. float32.
+            :func:`tosica.tl.novelty` corrects each gene, too. They are not written by models of a MuData, of the
+            original code, or saved before models kept what they need.
         ``adata.obsm["X_tosica"]``
             Attention of the class token to each gene set, ``(n_obs, n_gene_sets)`` float32.
         ``adata.obsm["tosica_probabilities"]``

@@ -420,7 +420,7 @@ class AnnotationResult:
         share = (self.novelty_pvalue <= LIMITS.pvalue).mean()
         if share > LIMITS.novel_cells:
             logger.warning(
-                "annotate: %.0f %% of the cells are as far from every label as at most %.0f %% of "
+                "annotate: %.0f %% of the cells are as far from their label as at most %.0f %% of "
                 "the reference's cells are, also without what each label's cells share. They may be of new types: "
                 "%s looks closer",
                 100 * share,

@@ -164,11 +164,11 @@ class InferenceMixin(SetupMixin):
             )
         comparison = Comparison()
         if "novelty" in cells:
-            cells["novelty_pvalue"] = self._novelty_pvalues(
-                cells["distance"], cells["nearest"]
-            )
             if sample is None:
                 comparison = self._compare_with_reference(source)
+            cells["novelty_pvalue"] = self._novelty_pvalues(
+                cells["distance"], cells["nearest"], comparison.batch_signal
+            )
         return self._make_result(
             source.data.obs_names, cells, query, tokens, confidence, comparison
         )
@@ -299,17 +299,22 @@ class InferenceMixin(SetupMixin):
             if highest is None:
                 highest = probabilities.max(1)
             cells |= {
-                "nearest": nearest,
+                "nearest": nearest.astype(np.int32),
                 "distance": distance.astype(np.float32),
                 "novelty": add_doubt(distance, highest).astype(np.float32),
             }
         return minibatch, cells
 
     def _novelty_pvalues(
-        self, distance: Float32Array, nearest: IntArray
+        self, distance: Float32Array, nearest: IntArray, batch_signal: float | None
     ) -> Float32Array:
         """Compute p-values of a query's distances from the nearest labels, ``(n_cells,)`` each."""
-        null = fit_null(self._require_statistics(), distance, nearest)
+        null = fit_null(
+            self._require_statistics(),
+            distance,
+            nearest,
+            same_batch=batch_signal == 0,
+        )
         return null.pvalues(distance, nearest).astype(np.float32)
 
     @torch.inference_mode()

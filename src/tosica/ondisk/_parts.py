@@ -412,7 +412,9 @@ def join_parts(
         if "distance" in per_cell:
             # A part has too few cells to tell what each label's cells share.
             per_cell["novelty_pvalue"] = model._novelty_pvalues(
-                per_cell["distance"], per_cell["nearest"]
+                per_cell["distance"],
+                per_cell["nearest"],
+                sample_result.batch_signal,
             )
         result = replace(sample_result, obs_names=obs.index, attention=None, **per_cell)
         record = None

@@ -95,10 +95,10 @@ def novelty(
     the reference, after they were lowered until the lowest tenth of each label's cells is as low as
     the reference's, and divided by how much further they spread in most labels, if they do.
 
-    No difference is subtracted in the first measure if it is no larger than between two samples of
-    the same cells. A query in which only one label has five cells is not corrected either, because
-    a batch effect and a new type look the same in it. Fewer than 25 cells have no components of
-    their own, and are scored by the first measure alone.
+    No difference is subtracted in the first measure, and its spread is kept, if the difference is no
+    larger than between two samples of the same cells. A query in which only one label has five
+    cells is not corrected at all, because a batch effect and a new type look the same in it. Fewer
+    than 25 cells have no components of their own, and are scored by the first measure alone.
 
     Parameters
     ----------
@@ -166,7 +166,8 @@ def novelty(
     References
     ----------
     Bates, Candès, Lei, Romano and Sesia, *Testing for outliers with conformal p-values*, Ann. Stat.
-    51, 149 (2023). Lee, Lee, Lee and Shin, *A simple unified framework for detecting
+    51, 149 (2023). Efron, *Large-scale simultaneous hypothesis testing: the choice of a null
+    hypothesis*, J. Am. Stat. Assoc. 99, 96 (2004). Lee, Lee, Lee and Shin, *A simple unified framework for detecting
     out-of-distribution samples*, NeurIPS 2018. Rüger, *Das maximale Signifikanzniveau des Tests
     "Lehne H₀ ab, wenn k unter n gegebenen Tests zur Ablehnung führen"*, Metrika 25, 171 (1978).
 
@@ -213,7 +214,7 @@ def novelty(
         distance, nearest = score_in_blocks(statistics, query, shift, step)
     null = reference_null(statistics)
     if can_correct:
-        null = fit_null(statistics, distance, nearest)
+        null = fit_null(statistics, distance, nearest, same_batch=shift is None)
     distance = null.standardize(distance, nearest)
     probability = _probability_before(model, query)
     if probability is None:
@@ -286,7 +287,7 @@ def _batch_shift(
     common = common_shift(query.x, positions, statistics, query.measured)
     if common.signal <= 0:
         logger.info(
-            "novelty: the query is of the reference's batch, and is not corrected"
+            "novelty: the query is of the reference's batch, and no difference is subtracted"
         )
         return None
     return common.shift
