@@ -137,7 +137,7 @@ class AnnotationResult:
         ``(n_obs, n_levels)``.
     novelty, novelty_pvalue
         How unlike any label of the reference each cell is, and the share of the reference's cells
-        that are as unlike, ``(n_obs,)`` float32.
+        that are as far from their label, ``(n_obs,)`` float32.
     distance, nearest
         Standardized distance from the nearest label, by which the p-value is, ``(n_obs,)`` float32; and the position
         of that label among those whose means the model knows.
