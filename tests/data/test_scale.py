@@ -58,6 +58,30 @@ def test_reads_beside_counts(shared):
     assert fit_scale(CellMatrix(ad.concat([reads, counts]))).kind == "log1p"
 
 
+@pytest.mark.parametrize("total", [1e3, 1e4, 1e6])
+@pytest.mark.parametrize("step", [0.1, 0.02, 0.01])
+def test_logarithms_of_few_decimals_are_no_counts(step, total):
+    """They are multiples of a hundredth, as counts are that were divided."""
+    x = (np.log1p(total * shares(COUNTS)) / step).round() * step
+    matrix = rows(x.astype(np.float32))
+    assert detect(matrix).kind == "log1p"
+    scale = fit_scale(matrix)
+    assert scale.over == "genes"
+    assert scale.target_sum == pytest.approx(total, rel=step / 2)
+    assert detect(rows(step * COUNTS)).kind == "counts"
+    x[5] = COUNTS[5]
+    with pytest.raises(ValueError, match=r"cell 5\)|not alike in all cells"):
+        fit_scale(rows(x.astype(np.float32)))
+
+
+@pytest.mark.data
+def test_a_published_table_of_rounded_logarithms(shared):
+    adata = ad.read_h5ad(shared / "mouse_tissues.h5ad")
+    scale = fit_scale(CellMatrix(adata))
+    assert (scale.kind, scale.over) == ("log1p", "genes")
+    assert scale.target_sum == pytest.approx(1e4, rel=1e-3)
+
+
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
 @pytest.mark.parametrize("name", REFUSED)
 def test_scales_that_are_refused(name, form):

@@ -159,7 +159,9 @@ def _scale_logarithms(
         target_sum = scale.target_sum
         summed = None
     else:
-        is_same = _is_plausible(genes_totals, scale, expected, gene_share)
+        is_same = _is_plausible(
+            genes_totals, scale, expected, gene_share, detected.tolerance
+        )
         if total is not None and scale.over == "genes":
             # Genes that the query lacks were left out before it was normalized.
             is_same = is_same and totals_equal(np.array([total, expected]))
@@ -192,13 +194,17 @@ def _lacks_genes(
 
 
 def _is_plausible(
-    totals: np.ndarray, scale: Scale, expected: float, gene_share: float
+    totals: np.ndarray,
+    scale: Scale,
+    expected: float,
+    gene_share: float,
+    tolerance: float = SAME_TOTAL,
 ) -> bool:
     """Whether totals over the model's genes are those of cells on the scale of the reference."""
     median = np.median(totals)
     if scale.over == "genes":
         # A cell has no more than all of its counts in the model's genes.
-        is_low_enough = totals.max() < (1 + SAME_TOTAL) * expected
+        is_low_enough = totals.max() < (1 + tolerance) * expected
         least = _LEAST_SHARE * expected
     else:
         low, high = scale.genes_range or (expected / 2, expected * 2)

@@ -94,7 +94,7 @@ def fit_scale(matrix: CellMatrix) -> Scale:
             logger.info(FRACTIONAL, matrix.where)
         return Scale("counts", TARGET_SUM, "genes")
     all_totals = np.concatenate(totals)
-    if totals_equal(all_totals):
+    if totals_equal(all_totals, detected.tolerance):
         return Scale("log1p", float(np.median(all_totals)), "genes")
     if not detected.is_certain:
         warn_user(

@@ -36,6 +36,8 @@ _RUN_LENGTH = 8
 FEWEST = 8
 # Totals that agree this well were made equal by a normalization over exactly these genes.
 SAME_TOTAL = 0.01
+# Logarithms of one decimal and more change a total by at most this share.
+_ROUNDED_TOTAL = float(np.expm1(0.05))
 # Multiples of a cell's smallest value are counted in this range: rounding makes larger ones
 # fractional. A cell is informative with this many of them, and fits if this share is whole.
 _MULTIPLES = (1.5, 8.5)
@@ -83,12 +85,14 @@ class DetectedScale(NamedTuple):
 
     ``counts`` are the sampled cells with the logarithm undone, CSR. ``is_certain`` is false if
     nothing tells which logarithm was taken. ``is_whole`` says whether values are whole numbers.
+    Totals that were made equal differ by less than the share ``tolerance``.
     """
 
     kind: Kind
     counts: sp.csr_matrix
     is_certain: bool = True
     is_whole: bool = False
+    tolerance: float = SAME_TOTAL
 
     def totals(self, columns: np.ndarray | None = None) -> np.ndarray:
         """Total of each sampled cell over some columns, by default over all, ``(n_cells,)``."""
@@ -97,7 +101,9 @@ class DetectedScale(NamedTuple):
     def common_total(self) -> float | None:
         """Total that all cells have, ``None`` if they differ or are too few to know."""
         totals = self.totals()
-        if _n_unique_rows(self.counts) < FEWEST or not totals_equal(totals):
+        if _n_unique_rows(self.counts) < FEWEST:
+            return None
+        if not totals_equal(totals, self.tolerance):
             return None
         return float(np.median(totals))
 
@@ -110,11 +116,14 @@ class DetectedScale(NamedTuple):
         is_whole = _is_whole(values) & (values != 0)
         n_values = _sum_rows(block, values != 0)
         n_whole = _sum_rows(block, is_whole)
-        # Logarithms are whole by accident only; a part of the counts may be shared between genes.
+        # Logarithms are whole by accident only, rounded ones more often; a part of the counts may be
+        # shared between genes.
         if self.kind == "counts":
             is_wrong = 2 * n_whole < n_values
         else:
-            is_wrong = (2 * n_whole >= n_values) & _whole_values_differ(block, is_whole)
+            share = 0.5 if self.tolerance == SAME_TOTAL else 1.0
+            is_wrong = n_whole >= share * n_values
+            is_wrong &= _whole_values_differ(block, is_whole)
             is_wrong |= _sum_rows(block, values > _IMPOSSIBLE_LOG) > 0
         is_wrong &= n_values >= 3
         if is_wrong.any():
@@ -255,6 +264,9 @@ def _detect_cells(cells: sp.csr_matrix, where: str) -> DetectedScale:
     is_whole = _is_whole(cells.data)
     if is_whole.all():
         return DetectedScale("counts", cells, is_whole=True)
+    if _are_rounded_logarithms(cells):
+        counts = undo_logarithm(cells, "log1p")
+        return DetectedScale("log1p", counts, tolerance=_ROUNDED_TOTAL)
     if _has_counts_and_logarithms(cells, is_whole):
         raise scale_error(where)
     name = recognize(cells)
@@ -435,6 +447,18 @@ def _are_mostly_whole(cells: sp.csr_matrix, is_whole: np.ndarray) -> bool:
     )
 
 
+def _are_rounded_logarithms(cells: sp.csr_matrix) -> bool:
+    """Whether values of two decimals are logarithms of counts with one total, as in a table that was written so.
+
+    Such values are multiples of a hundredth, and would be taken for counts that were divided.
+    """
+    is_rounded = _is_whole(100 * cells.data).all()
+    if not is_rounded or cells.data.max() > _IMPOSSIBLE_LOG:
+        return False
+    totals = cell_totals(undo_logarithm(cells, "log1p"))
+    return _n_unique_rows(cells) >= FEWEST and totals_equal(totals, _ROUNDED_TOTAL)
+
+
 def _are_raw_counts(counts: sp.csr_matrix) -> bool:
     """Whether the logarithm was taken of counts that had not been normalized, in many cells."""
     if totals_equal(cell_totals(counts)):
@@ -475,9 +499,9 @@ def _apply(function: Callable[[np.ndarray], np.ndarray], block: Block) -> Block:
     return changed
 
 
-def totals_equal(totals: np.ndarray) -> bool:
+def totals_equal(totals: np.ndarray, tolerance: float = SAME_TOTAL) -> bool:
     """Whether totals are the same but for rounding."""
-    return bool(np.abs(totals / np.median(totals) - 1).max() < SAME_TOTAL)
+    return bool(np.abs(totals / np.median(totals) - 1).max() < tolerance)
 
 
 def row_of(block: Block, is_bad: np.ndarray) -> int:
