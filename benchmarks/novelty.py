@@ -232,7 +232,7 @@ def doubted(cells: AnnData, is_new: NDArray[np.bool_]) -> dict[str, float]:
     is_doubted = verdicts["reason"].str.contains("in clusters unlike it")
     labels = cells.obs["tosica_prediction"].astype(str).to_numpy()
     share_new = pd.Series(is_new.astype(float)).groupby(labels).mean()
-    is_large = pd.Series(labels).value_counts() >= LIMITS.enough_cells
+    is_large = pd.Series(labels).value_counts() >= LIMITS.few_cells
     share_new = share_new[is_large[share_new.index]]
     known = share_new.index[share_new == 0]
     new = share_new.index[share_new > 0.25]

@@ -128,6 +128,20 @@ def test_novelty_asks_how_sure_the_model_was_before(adapted, pbmc_model, other_b
     assert np.corrcoef(unadapted.probability, inferred.probability)[0, 1] < 0.98
 
 
+def test_annotate_keeps_how_sure_the_model_was_before(adapted, pbmc_model, other_batch):
+    query = other_batch.copy()
+    pbmc_model.annotate(query)
+    assert "tosica_probability_before" not in query.obs
+    before = query.obs["tosica_probability"].copy()
+    adapted.annotate(query)
+    kept = query.obs["tosica_probability_before"]
+    # It is the linear branch's, which decides most labels.
+    assert np.corrcoef(kept, before)[0, 1] > 0.9
+    assert np.corrcoef(kept, query.obs["tosica_probability"])[0, 1] < 0.98
+    pbmc_model.annotate(query)
+    assert "tosica_probability_before" not in query.obs
+
+
 def test_no_surer_than_right_about_held_out_cells(adapted, pbmc_model, other_batch):
     mean_probability, adapted_mean = (
         model.infer(other_batch).probability.mean() for model in (pbmc_model, adapted)

@@ -34,6 +34,11 @@ def improbable(query):
     query.obs["tosica_probability"] = np.where(is_c, 0.4, 0.95)
 
 
+def improbable_before(query):
+    is_c = query.obs["tosica_prediction"] == "c"
+    query.obs["tosica_probability_before"] = np.where(is_c, 0.4, 0.99)
+
+
 def unknown(query):
     label(
         query, ["Unknown"] * 9 + query.obs["tosica_prediction"].astype(str).tolist()[9:]
@@ -118,6 +123,11 @@ def inexact(query):
 
 CASES = {
     improbable: ("improbable label", 0.4, "The probability is low in c."),
+    improbable_before: (
+        "improbable before adapting",
+        0.4,
+        "Before the model learnt from these cells, the probability was low in c (0.40).",
+    ),
     unknown: ("unknown cells", 0.15, "9 cells (15 %) are called 'Unknown'."),
     novel_label: (
         "unlike the reference",
@@ -174,12 +184,12 @@ CASES = {
     wrong: (
         "wrong labels",
         0.63,
-        "Many cells with these labels are known as another type: a (63 %).",
+        "Many cells with these labels are known as another type: a (37 %).",
     ),
     missed: (
         "missed labels",
         0.68,
-        "Many cells of these known types have another label: c (68 %).",
+        "Many cells of these known types have another label: c (32 %).",
     ),
     inexact: (
         "inexact contributions",
@@ -227,6 +237,19 @@ def test_verdicts_take_known_labels_before_probabilities(
     )
 
 
+def test_a_label_that_was_improbable_before_adapting_is_not_reliable(query):
+    """An adapted model is sure of types that its reference lacks, too."""
+    label(query, np.where(np.arange(60) < 30, "a", "b"))
+    query.obs["tosica_probability"] = 0.95
+    query.obs["tosica_probability_before"] = np.where(np.arange(60) < 30, 0.5, 0.9)
+    verdicts = judge_labels(Cells(query, "tosica"))
+    assert verdicts.loc["a"].to_list() == [
+        "check",
+        "before adapting, half of the cells had a probability below 0.50",
+    ]
+    assert verdicts.at["b", "verdict"] == "reliable"
+
+
 def test_a_label_that_is_wrong_in_every_cell_is_not_reliable(query):
     """No cell is known as a, and all cells that are called so are known as b or c."""
     is_a = query.obs["tosica_prediction"] == "a"
@@ -234,7 +257,7 @@ def test_a_label_that_is_wrong_in_every_cell_is_not_reliable(query):
     known = query.obs["known"].astype(str)
     query.obs["known"] = known.mask(is_a, others)
     table = tosica.tl.check(query, labels_key="known").set_index("check")
-    assert "another type: a (0" in table.at["wrong labels", "finding"]
+    assert "another type: a (100" in table.at["wrong labels", "finding"]
     verdict = judge_labels(Cells(query, "tosica", labels_key="known")).loc["a"]
     assert verdict["verdict"] == "do not use"
 

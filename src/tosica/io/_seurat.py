@@ -225,6 +225,7 @@ _COLUMNS = (
     "prediction",
     "prediction_ontology_term_id",
     "probability",
+    "probability_before",
     "novelty",
     "novelty_pvalue",
     "novelty_cluster",

@@ -132,6 +132,10 @@ class AnnotationMixin(InferenceMixin):
             text become text if a cell is "Unknown", since files cannot hold both in one column.
         ``adata.obs["tosica_probability"]``
             Calibrated probability of the best label, float32.
+        ``adata.obs["tosica_probability_before"]``
+            If the model was adapted: probability of the best label before, float32. Adapting raises the
+            probability of types that the reference lacks, too, so that labels that were improbable before are
+            to be checked.
         ``adata.obs["tosica_prediction_KEY"]``, ``adata.obs["tosica_probability_KEY"]``
             If the reference has labels in several columns: the group of the label in each broader column ``KEY``,
             and its probability, the sum over its labels. The label is below the most probable group of each

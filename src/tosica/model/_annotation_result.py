@@ -37,6 +37,7 @@ DEFAULT_CONFIDENCE = 0.9
 CONFIDENCE = Fraction(zero=False)
 # Stale columns of obs from an earlier call, which belong to other labels.
 OUTDATED = (
+    "probability_before",
     "novelty",
     "novelty_pvalue",
     "novelty_cluster",
@@ -51,6 +52,7 @@ OUTDATED = (
 CELL_FIELDS = (
     "codes",
     "probability",
+    "probability_before",
     "probabilities",
     "second_codes",
     "second_probability",
@@ -115,6 +117,8 @@ class AnnotationResult:
         Position of each cell's best label in ``labels``, ``(n_obs,)``.
     probability
         Calibrated probability of that label, ``(n_obs,)`` float32.
+    probability_before
+        Probability of the best label before the model was adapted, ``(n_obs,)`` float32; ``None`` if it was not.
     probabilities
         Calibrated probabilities of all labels, ``(n_obs, n_labels)`` float32.
     second_codes, second_probability
@@ -177,6 +181,7 @@ class AnnotationResult:
     terms: Mapping[str, str] = field(default_factory=dict)
     codes: IntArray | None = None
     probability: Float32Array | None = None
+    probability_before: Float32Array | None = None
     probabilities: Float32Array | None = None
     second_codes: IntArray | None = None
     second_probability: Float32Array | None = None
@@ -291,6 +296,8 @@ class AnnotationResult:
             "prediction": predictions,
             "probability": self.probability,
         }
+        if self.probability_before is not None:
+            columns["probability_before"] = self.probability_before
         if self.terms:
             terms = [self.terms.get(name, NO_TERM) for name in [*self.labels, UNKNOWN]]
             columns[f"prediction{TERM_SUFFIX}"] = _categorical(

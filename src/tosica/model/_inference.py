@@ -298,6 +298,8 @@ class InferenceMixin(SetupMixin):
             highest = self._probability_before(minibatch.x, minibatch.measured)
             if highest is None:
                 highest = probabilities.max(1)
+            else:
+                cells["probability_before"] = highest.astype(np.float32)
             cells |= {
                 "nearest": nearest.astype(np.int32),
                 "distance": distance.astype(np.float32),

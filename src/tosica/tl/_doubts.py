@@ -270,13 +270,42 @@ def _improbable_labels(cells: Cells) -> Doubt | None:
     )
 
 
+def _labels_improbable_before(cells: Cells) -> Doubt | None:
+    medians = _medians_before(cells)
+    low = medians[medians < LIMITS.median_probability]
+    if low.empty:
+        return None
+    return Doubt(
+        "improbable before adapting",
+        float(low.min()),
+        LIMITS.median_probability,
+        f"Before the model learnt from these cells, the probability was low in {_with_medians(low)}.",
+        "In brackets is the median. A model that was adapted is sure of types that the reference lacks, too: it took "
+        "them for the label that is most like them.",
+        "Look at their markers before you use these labels.",
+    )
+
+
+def _medians_before(cells: Cells) -> pd.Series:
+    """Median probability in the cells of each label before the model was adapted; empty if it was not."""
+    if cells.probability_before is None:
+        return pd.Series(dtype=float)
+    medians: pd.Series = cells.by_type(cells.probability_before).median()
+    return medians
+
+
+def _with_medians(medians: pd.Series) -> str:
+    """List names with their medians in brackets."""
+    return listed([f"{name} ({decimal(median)})" for name, median in medians.items()])
+
+
 def _wrong_labels(cells: Cells) -> Doubt | None:
     return _disagreement(
         cells,
         "precision",
         "wrong labels",
         "Many cells with these labels are known as another type",
-        f"In brackets is the share of the label's cells that agree with adata.obs[{cells.labels_key!r}].",
+        f"In brackets is the share of the label's cells that are so by adata.obs[{cells.labels_key!r}].",
         "Look at their markers before you use these labels, or merge them with what they are confused with.",
     )
 
@@ -287,7 +316,7 @@ def _missed_labels(cells: Cells) -> Doubt | None:
         "recall",
         "missed labels",
         "Many cells of these known types have another label",
-        "In brackets is the share of the type's cells that have its label.",
+        "In brackets is the share of the type's cells that have another one.",
         "Too few cells have these labels: see which labels the others have.",
     )
 
@@ -302,7 +331,7 @@ def _disagreement(
     low = low[low < LIMITS.agreement]
     if low.empty:
         return None
-    finding = f"{finding}: {_with_shares(low)}."
+    finding = f"{finding}: {_with_shares(1 - low)}."
     return Doubt(name, float(low.min()), LIMITS.agreement, finding, reason, advice)
 
 
@@ -403,14 +432,14 @@ def _cluster_unlike_its_label(cells: Cells) -> Doubt | None:
 
 
 def _share_in_unlike_clusters(cells: Cells) -> pd.Series:
-    """Share of each label's cells in clusters with a high score, of labels with enough cells."""
+    """Share of each label's cells in clusters with a high score; labels of fewer cells are checked anyway."""
     if cells.clusters is None:
         return pd.Series(dtype=float)
     by_label = cells.clusters.groupby("label", observed=True)["n_cells"].sum()
     is_unlike = cells.clusters["score"] > LIMITS.cluster_score
     unlike = cells.clusters[is_unlike].groupby("label", observed=True)["n_cells"].sum()
     shares = (unlike / by_label).dropna()
-    return shares[by_label[shares.index] >= LIMITS.enough_cells]
+    return shares[by_label[shares.index] >= LIMITS.few_cells]
 
 
 def _novel_share(cells: Cells) -> float:
@@ -572,6 +601,7 @@ _RULES: tuple[Callable[[Cells], Doubt | None], ...] = (
     _another_batch,
     _unknown_cells,
     _improbable_labels,
+    _labels_improbable_before,
     _wrong_labels,
     _missed_labels,
     _cells_unlike_the_reference,
@@ -648,6 +678,7 @@ def judge_labels(cells: Cells) -> pd.DataFrame:
     n_cells = cells.by_type(cells.codes).size()
     novel_shares = _novel_share_of_labels(cells)
     unlike_shares = _share_in_unlike_clusters(cells)
+    medians_before = _medians_before(cells)
     verdicts = []
     for label, median in medians.items():
         reasons = []
@@ -668,6 +699,11 @@ def judge_labels(cells: Cells) -> pd.DataFrame:
                 if n_cells[label] == 1:
                     text = "its only cell has a probability of"
                 reasons.append(f"{text} {decimal(median)}")
+            before = medians_before.get(label, 1.0)
+            if before < LIMITS.median_probability:
+                reasons.append(
+                    f"before adapting, half of the cells had a probability below {decimal(before)}"
+                )
             second, probability = cells.second.get(label, ("", 0.0))
             if probability >= LIMITS.second_probability:
                 reasons.append(f"easily confused with {second}")

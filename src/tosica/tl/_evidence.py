@@ -122,8 +122,8 @@ class Cells:
     positions of those that are cell types, and ``all_labels`` those of the model. ``record`` is what
     ``model.annotate`` wrote to ``uns``. ``second`` is the second best label of each label's cells and
     its mean probability in them. ``levels`` has the groups and probabilities of each broader level, from
-    broad to fine. ``probability``, ``novelty`` and ``novelty_pvalue`` are
-    ``(n_obs,)``; ``has_novelty_of_clusters`` says that :func:`tosica.tl.novelty` wrote the
+    broad to fine. ``probability``, ``probability_before`` the model was adapted, ``novelty`` and
+    ``novelty_pvalue`` are ``(n_obs,)``; ``has_novelty_of_clusters`` says that :func:`tosica.tl.novelty` wrote the
     novelty, ``is_corrected`` that it took off what the cells have in common, and ``clusters`` is its table. ``samples``
     and ``known``, the labels that were known before, are there if the caller named their columns.
 
@@ -194,6 +194,9 @@ class Cells:
             )
             for level in self.record.get("levels", ())
         }
+        self.probability_before: FloatArray | None = None
+        if f"{key}_probability_before" in adata.obs:
+            self.probability_before = read_numbers(adata, f"{key}_probability_before")
         self.novelty: FloatArray | None = None
         self.novelty_pvalue: FloatArray | None = None
         if {f"{key}_novelty", f"{key}_novelty_pvalue"} <= set(adata.obs):
