@@ -226,6 +226,15 @@ def test_the_last_line_names_what_was_written_by_each_command(
     assert json.loads(result.out)["report"] == str(page)
 
 
+def test_the_last_line_comes_after_warnings(annotate, query, tmp_path):
+    cells = ad.read_h5ad(query)
+    few, output = tmp_path / "few.h5ad", tmp_path / "annotated.h5ad"
+    cells[:, : int(0.8 * cells.n_vars)].copy().write_h5ad(few)
+    *_, warning, last = annotate(few, "-o", output, "--no-report").err.splitlines()
+    assert warning.startswith("tosica: warning: The query has only")
+    assert last == f"tosica: annotated 60 cells, and wrote {output}"
+
+
 def test_many_clusters_are_not_printed_all(run, query, model_folder, tmp_path):
     cells = ad.read_h5ad(query)
     cells.obs["clusters"] = [f"c{i % 30}" for i in range(60)]

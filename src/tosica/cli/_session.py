@@ -68,6 +68,8 @@ class Session:
     """What to do if the command is stopped from now on, as the end of a sentence."""
     written: list[Path] = field(default_factory=list)
     """Outputs that are whole."""
+    conclusion: str = ""
+    """Last line on stderr, after the warnings."""
 
     def show(self, result: dict[str, Any], text: str | None = None) -> None:
         """Print a result on stdout: with ``--json`` as JSON, else as text, if there is any."""
@@ -77,10 +79,15 @@ class Session:
             click.echo(text)
 
     def conclude(self, work: str, ending: str = "") -> None:
-        """Say on stderr, also where that is the log of a pipeline, what was done and written."""
-        if self.written and not self.quiet:
+        """Note what was done and written, for the last line on stderr."""
+        if self.written:
             paths = listed([str(path) for path in self.written])
-            click.echo(f"tosica: {work}, and wrote {paths}{ending}", err=True)
+            self.conclusion = f"tosica: {work}, and wrote {paths}{ending}"
+
+    def end(self) -> None:
+        """Say on stderr, also where that is the log of a pipeline, what was done and written."""
+        if self.conclusion and not self.quiet:
+            click.echo(self.conclusion, err=True)
 
 
 # Options that every command has.
@@ -118,17 +125,21 @@ class Command(click.Command):
             verbosity = logging.INFO
         try:
             with _log(verbosity), parameters_as_options(_options(self)):
-                return super().invoke(ctx)
+                result = super().invoke(ctx)
+            session.end()
+            return result
         except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
             raise
         except KeyboardInterrupt:
             click.echo(f"tosica: error: stopped{session.advice}.", err=True)
             session.conclude("was stopped")
+            session.end()
         except Exception as error:
             if debug:
                 traceback.print_exc()
             click.echo(f"tosica: error: {_sentence(error)}", err=True)
             session.conclude("ended early")
+            session.end()
         # Pipelines take 130, the shell's code of Ctrl-C, for a reason to try again.
         return ctx.exit(1)
 

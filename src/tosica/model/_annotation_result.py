@@ -96,7 +96,7 @@ class AnnotationResult:
     source
         Where its gene sets are from, if it has one modality.
     n_genes, n_missing_genes
-        Genes of the model, and how many of these the query lacks.
+        Genes of the model that its reference expresses, and how many of these the query lacks.
     genes_pvalue
         How often permuted genes are as like the reference's; ``None`` if it cannot be known.
     batch_signal

@@ -242,7 +242,7 @@ class InferenceMixin(SetupMixin):
             hierarchy=hierarchy,
             model=self.fingerprint,
             source=mask_source,
-            n_genes=len(self.tokens.var_names),
+            n_genes=query.n_expressed,
             n_missing_genes=n_missing_genes,
             **comparison._asdict(),
             has_linear=self._has_linear,

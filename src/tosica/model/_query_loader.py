@@ -89,7 +89,8 @@ class QueryLoader:
     Modalities and names of genes are checked here, values as they are read.
     ``modalities`` has the positions of the query's modalities in the model. ``measured`` says which
     genes the query has, ``(n_genes,)``; it is ``None`` if it has all, and for models of several
-    modalities.
+    modalities. ``n_expressed`` is how many genes of the model its reference expresses: of the others, a query lacks
+    nothing.
 
     Parameters
     ----------
@@ -135,6 +136,9 @@ class QueryLoader:
             expressed = np.split(statistics.means.any(0), ends[:-1])
             if len(modalities) == 1:
                 label_variance = statistics.means.astype(np.float64).var(0)
+        self.n_expressed = sum(len(modality.genes) for modality in modalities)
+        if statistics is not None:
+            self.n_expressed = int(statistics.means.any(0).sum())
         self._modalities = modalities
         self._device = device
         self._cells: dict[int, AlignedCells] = {}

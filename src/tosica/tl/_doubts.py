@@ -202,7 +202,7 @@ def _missing_genes(cells: Cells) -> Doubt | None:
             LIMITS.changed_by_genes,
             f"The cells lack {percent(share)} of the model's genes, so that many cells of these labels get another: "
             f"{_with_shares(changed)}.",
-            "In brackets is the share, estimated with cells drawn around the reference's means.",
+            "In brackets is the share, estimated from cells that were made up around the reference's means.",
             "Do not use these labels; annotate cells with more of the genes, or train on the genes that both have.",
         )
     return Doubt(
@@ -220,13 +220,16 @@ def _another_batch(cells: Cells) -> Doubt | None:
     signal = float(cells.record.get("batch_signal", 0.0))
     if signal <= LIMITS.batch_signal:
         return None
+    others = "cells of another technology, laboratory or condition"
+    n_missing = int(cells.record.get("n_missing_genes", 0))
+    if n_missing > LIMITS.missing_genes * int(cells.record.get("n_genes", 0)):
+        others += ", and cells that lack genes, which raises all others"
     return Doubt(
         "another batch",
         signal,
         LIMITS.batch_signal,
         "The cells differ from the reference in what all labels share.",
-        "So do cells of another technology, laboratory or condition. Of the difference, "
-        f"{percent(signal)} is more than two samples of the same cells have.",
+        f"So do {others}. Two samples of the same cells would have {percent(1 - signal)} of this difference.",
         f"Learn from these cells: {in_python('model.annotate(adata, adapt=True), or ')}tosica annotate --adapt. "
         "Look at the clusters of novelty first: a type that is missing becomes more probable.",
         severity="note",
@@ -406,9 +409,13 @@ def _cluster_unlike_its_label(cells: Cells) -> Doubt | None:
     finding = f"Furthest from their label: {'; '.join(descriptions)}."
     reason = "These are the clusters with the highest novelty."
     place = in_python(
-        f"adata.obs[{cells.key + '_novelty_group'!r}]", "the output of tosica novelty"
+        f"adata.obs[{cells.key + '_novelty_group'!r}]",
+        f"{cells.key}_novelty_group, which tosica novelty writes",
     )
-    advice = f"Genes of a type that the reference lacks tell that it is new. To find the cells, see {place}."
+    advice = (
+        "Genes of a type that the reference lacks tell that it is new; genes that clusters of several labels share may "
+        f"be of the tissue around them, or of the batch. To find the cells, see {place}."
+    )
     shares = _share_in_unlike_clusters(cells)
     shares = shares[shares > LIMITS.cells_of_clusters]
     if shares.empty:
@@ -426,7 +433,7 @@ def _cluster_unlike_its_label(cells: Cells) -> Doubt | None:
         float(shares.max()),
         LIMITS.cells_of_clusters,
         f"Many cells of {_with_shares(shares)} are in clusters unlike these labels. {finding}",
-        f"{reason} Of labels whose cells are all known, one in twenty has as many.",
+        f"{reason} Of labels without a new type, one in twenty has such a share.",
         advice,
     )
 
