@@ -110,6 +110,36 @@ def test_each_source_may_have_names_of_its_own_kind(composite, tmp_path):
     assert adata.uns[KEY]["source"] == "dict + dict + mouse.gmt"
 
 
+@pytest.fixture
+def mouse():
+    """Mouse genes, most of which are orthologs of human ones."""
+    symbols = sc.datasets.pbmc68k_reduced().raw.to_adata().var_names
+    names = tosica.gs.map_genes(symbols, organism="human", to_organism="mouse")
+    return named(names.dropna().unique())
+
+
+HUMAN = {"B": ["CD79A", "CD79B", "MS4A1", "CD19", "PAX5", "BLK"]}
+
+
+def test_few_human_genes_are_mapped_to_mouse_if_asked(mouse):
+    tosica.pp.build_mask(mouse, HUMAN, organism="mouse", min_genes=3)
+    assert genes_of(mouse, "B") >= {"Cd79a", "Cd79b", "Ms4a1"}
+
+
+def test_few_human_genes_alone_name_the_way(mouse):
+    with pytest.raises(ValueError, match=r"pass organism='mouse' to map them"):
+        tosica.pp.build_mask(mouse, HUMAN)
+
+
+def test_that_all_own_sets_were_left_out_is_a_warning(mouse):
+    joined = tosica.gs.join({"GO": "mouse_gobp", "mine": HUMAN})
+    with pytest.warns(
+        UserWarning,
+        match=r"none of your own gene sets is in the mask, not even 'mine: B'.*pass organism='mouse'",
+    ):
+        tosica.pp.build_mask(mouse, joined)
+
+
 def test_few_genes_of_unclear_organism_are_translated(composite):
     genes = [name.partition("_")[0] for name in composite[:2]]
     adata = named(composite)

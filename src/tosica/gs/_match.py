@@ -21,7 +21,7 @@ import pandas as pd
 
 from tosica._text import format_thousands
 from tosica.gs._gene_list import UNDECORATED, GeneList
-from tosica.gs._gene_table import orthologs
+from tosica.gs._gene_table import ORGANISMS, orthologs
 from tosica.gs._respelling import match_respelled
 from tosica.gs._spelling import ALIAS, COMPOSITE, NUMBERED
 
@@ -187,9 +187,12 @@ def _match_translated(
     organism = requested or names.organism
     # The organism of a few genes is not clear by itself, but may be that of the other list.
     if organism is None and target_organism is not None:
-        organism = target_organism if _are_mostly(names, target_organism) else None
+        organism = target_organism if are_mostly(names, target_organism) else None
     elif target_organism is None and organism is not None:
-        target_organism = organism if _are_mostly(targets, organism) else None
+        # Names that both have are of the organism that was asked for.
+        candidates = [organism, *(other for other in ORGANISMS if other != organism)]
+        fitting = (name for name in candidates if are_mostly(targets, name))
+        target_organism = next(fitting, None)
     match = replace(match, organism=organism, target_organism=target_organism)
     if organism is None or target_organism is None:
         return match
@@ -249,7 +252,7 @@ def _count_kinds(pairs: pd.DataFrame, resolved_targets: Resolved) -> Counter[str
     return kinds
 
 
-def _are_mostly(genes: GeneList, organism: str) -> bool:
+def are_mostly(genes: GeneList, organism: str) -> bool:
     """Whether most names are those of genes of an organism."""
     resolved = genes.resolve(organism).genes
     return sum(gene is not None for gene in resolved) > _ENOUGH * len(resolved)

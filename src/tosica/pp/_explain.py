@@ -7,16 +7,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from tosica._settings import logger
-from tosica._text import argument, format_thousands, in_python, listed, similar_names
-from tosica.gs._gene_list import hint_for_mismatch
+from tosica._settings import logger, warn_user
+from tosica._text import (
+    argument,
+    format_thousands,
+    in_python,
+    listed,
+    parameter,
+    similar_names,
+)
+from tosica.gs._gene_list import GeneList, hint_for_mismatch
+from tosica.gs._gene_table import ORGANISMS
+from tosica.gs._match import are_mostly
 from tosica.gs._spelling import split_composite
+from tosica.pp._match_gene_sets import find_organism
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tosica._types import IntArray
-    from tosica.gs._gene_list import GeneList
     from tosica.gs._gene_sets import GeneSets
     from tosica.pp._match_gene_sets import MatchedGeneSets
     from tosica.pp._params import MaskParams
@@ -30,6 +39,15 @@ _N_SIMILAR = 10
 def hint(genes: GeneList, sources: Sequence[MatchedGeneSets]) -> str:
     """Say why names of genes may not match, see :func:`tosica.gs._gene_list.hint_for_mismatch`."""
     gene_names = [name for source in sources for name in source.listed.gene_names]
+    organism = find_organism(genes)[0]
+    of_sets = GeneList(gene_names)
+    if organism is not None and not are_mostly(of_sets, organism):
+        for other in ORGANISMS:
+            if are_mostly(of_sets, other):
+                return (
+                    f"adata holds {organism} genes, and the gene sets {other} genes: pass "
+                    f"{parameter('organism', organism)} to map them by one-to-one orthology"
+                )
     return hint_for_mismatch(
         genes.names,
         gene_names,
@@ -106,7 +124,8 @@ def report_left_out(
     is_named = [source.listed.is_named for source in sources]
     if all(is_named):
         return {}
-    is_candidate = ~np.repeat(is_named, [len(source.listed) for source in sources])
+    is_own = ~np.repeat(is_named, [len(source.listed) for source in sources])
+    is_candidate = is_own.copy()
     is_candidate[selected] = False
     reasons = {
         str(gene_sets.names[i]): _reason(
@@ -118,6 +137,12 @@ def report_left_out(
     if reasons:
         texts = [f"{name!r} ({reason})" for name, reason in reasons.items()]
         logger.info("build_mask: left out %s", listed(texts, _N_LOGGED, last=", "))
+        if (gene_sets.sizes[is_own] < params.min_genes).all():
+            own = [source for source in sources if not source.listed.is_named]
+            why = hint(genes, own) or "look at their names"
+            warn_user(
+                f"none of your own gene sets is in the mask, not even {texts[0]}: {why}."
+            )
     if similar:
         texts = [
             f"{gene!r} (did you mean {name!r}?)" if name else repr(gene)
