@@ -168,7 +168,7 @@ def test_labels_without_cells(pbmc_model, pbmc_query, tmp_path):
         ({"mine": ["CD79A"]}, "has at least 5 of them in adata"),
         (
             {"mine": ["Cd79a", "Cd79b", "Ms4a1", "Cd19", "Cd74", "Cd37"]},
-            "look like mouse symbols: translate them",
+            "pass --organism 'human' to map them",
         ),
     ],
     ids=["unknown names", "one gene", "another species"],
