@@ -169,7 +169,8 @@ def fit_null(
     excess = np.full(len(null.locations), np.nan)
     spreads = []
     n_reference = np.bincount(statistics.reference_nearest, minlength=len(excess))
-    for label in np.flatnonzero(n_reference >= MIN_CELLS):
+    # Of a label with one cell of the reference, nobody knows what is typical.
+    for label in np.flatnonzero(n_reference > 1):
         of_label = residuals[nearest == label]
         if len(of_label) >= MIN_CELLS:
             low, middle = np.quantile(of_label, [_LOW, _MIDDLE])
