@@ -83,7 +83,8 @@ def test_p_values_are_by_all_cells_as_in_memory(query, toy_model, tmp_path):
     np.testing.assert_allclose(
         read(output).obs["tosica_novelty_pvalue"],
         many.obs["tosica_novelty_pvalue"],
-        atol=1e-6,
+        # Rounding may change the rank of a cell by one of 90.
+        atol=0.012,
     )
 
 

@@ -113,8 +113,9 @@ def test_p_values_of_the_same_batch_are_those_of_annotate(model, query):
     """Nothing is subtracted from the genes, and all else is the same."""
     of_annotate = query.obs["tosica_novelty_pvalue"].copy()
     tosica.tl.novelty(query, model)
+    # Rounding may change the rank of a cell by one.
     np.testing.assert_allclose(
-        query.obs["tosica_novelty_pvalue"], of_annotate, atol=1e-6
+        query.obs["tosica_novelty_pvalue"], of_annotate, atol=0.005
     )
 
 
@@ -310,7 +311,9 @@ def test_a_model_without_statistics_takes_the_reference(model, query, monkeypatc
     monkeypatch.setattr(model.training_, "novelty_statistics", None)
     tosica.tl.novelty(query, model, model.adata)
     for column in COLUMNS:
-        np.testing.assert_allclose(query.obs[column], expected.obs[column], atol=1e-4)
+        # Rounding may change the rank of a cell by one.
+        atol = 0.01 if "pvalue" in column else 1e-4
+        np.testing.assert_allclose(query.obs[column], expected.obs[column], atol=atol)
     other = model.adata.copy()
     other.obs["bulk_labels"] = "something else"
     with pytest.raises(ValueError, match="The reference has too few labeled cells"):
