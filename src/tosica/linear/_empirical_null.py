@@ -40,7 +40,7 @@ def pvalues(scores: FloatArray, reference_scores: FloatArray) -> FloatArray:
     >>> pvalues(np.array([0.5, 9.0]), np.arange(1, 10)).tolist()
     [1.0, 0.2]
     """
-    # Scores of the reference are kept in single precision.
+    # Scores that differ by rounding alone are equal.
     ordered = np.sort(np.asarray(reference_scores, np.float32))
     n_lower = np.searchsorted(ordered, np.asarray(scores, np.float32), side="left")
     return (1 + len(ordered) - n_lower) / (len(ordered) + 1)

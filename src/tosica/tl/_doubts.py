@@ -308,7 +308,7 @@ def _wrong_labels(cells: Cells) -> Doubt | None:
         "precision",
         "wrong labels",
         "Many cells with these labels are known as another type",
-        f"In brackets is the share of the label's cells that are so by adata.obs[{cells.labels_key!r}].",
+        f"In brackets is the share of the label's cells that have another type in adata.obs[{cells.labels_key!r}].",
         "Look at their markers before you use these labels, or merge them with what they are confused with.",
     )
 
@@ -319,7 +319,7 @@ def _missed_labels(cells: Cells) -> Doubt | None:
         "recall",
         "missed labels",
         "Many cells of these known types have another label",
-        "In brackets is the share of the type's cells that have another one.",
+        "In brackets is the share of the type's cells that have another label.",
         "Too few cells have these labels: see which labels the others have.",
     )
 
@@ -433,7 +433,7 @@ def _cluster_unlike_its_label(cells: Cells) -> Doubt | None:
         float(shares.max()),
         LIMITS.cells_of_clusters,
         f"Many cells of {_with_shares(shares)} are in clusters unlike these labels. {finding}",
-        f"{reason} Of labels without a new type, one in twenty has such a share.",
+        f"{reason} Of labels without a new type, 3 % have such a share.",
         advice,
     )
 
