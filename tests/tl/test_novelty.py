@@ -234,6 +234,17 @@ def test_clusters_of_one_new_type_are_told_as_one(model, query):
     assert f"'{similar['cluster'].iloc[0]}'" not in finding["cluster unlike its label"]
 
 
+def test_clusters_of_a_file_that_did_not_compare_them(model, query):
+    tosica.tl.novelty(query, model)
+    table = query.uns["tosica_novelty"].drop(columns="similar_to")
+    query.uns["tosica_novelty"] = table
+    finding = tosica.tl.check(query).set_index("check").finding
+    for name in table["cluster"][:3]:
+        assert f"'{name}'" in finding["cluster unlike its label"]
+    assert "like it" not in finding["cluster unlike its label"]
+    assert "similar_to" not in query.uns["tosica_novelty"]
+
+
 def test_labels_that_hold_a_new_type_are_to_be_checked(model, query):
     is_new = query.obs["bulk_labels"] == NEW
     known = query[~is_new].copy()

@@ -208,6 +208,9 @@ class Cells:
             self.record.get("novelty_corrected", True)
         )
         self.clusters: pd.DataFrame | None = adata.uns.get(f"{key}_novelty")
+        # Files that were written before clusters were compared.
+        if self.clusters is not None and "similar_to" not in self.clusters:
+            self.clusters = self.clusters.assign(similar_to="")
         self.samples = None
         if sample_key is not None:
             self.samples = read_groups(adata, sample_key, name="sample_key")
