@@ -59,7 +59,7 @@ def share(query, pvalue: str, new: bool, level: float = 0.05) -> float:
     return (query.obs[pvalue][of_type] <= level).mean()
 
 
-def check(query, least: float | None = 0.5) -> None:
+def check(query, least: float | None = 0.7) -> None:
     """The new type is told from others."""
     assert (
         roc_auc_score(query.obs["bulk_labels"] == NEW, query.obs["tosica_novelty"])
@@ -98,7 +98,7 @@ def test_what_moves_all_types_alike_is_not_new(model, query, caplog):
         tosica.tl.novelty(query, model)
     assert "of the reference's batch" not in caplog.text
     assert query.uns["tosica"]["novelty_corrected"]
-    check(query, least=0.3)
+    check(query)
 
 
 def test_a_query_of_the_same_batch_is_not_corrected(model, query, caplog):
@@ -162,13 +162,13 @@ def test_a_query_of_a_new_type_alone(model, query, caplog):
     """What all cells share is a batch effect or a new type, and only the user knows which."""
     new = query[query.obs["bulk_labels"] == NEW].copy()
     tosica.tl.novelty(new, model, correct_batch=False)
-    assert share(new, "tosica_novelty_pvalue", new=True) > 0.6
-    assert share(new, "tosica_novelty_cluster_pvalue", new=True, level=0.1) > 0.6
+    assert share(new, "tosica_novelty_pvalue", new=True) > 0.8
+    assert share(new, "tosica_novelty_cluster_pvalue", new=True) > 0.8
     new.obs["tosica_prediction"] = model.labels[0]
     with caplog.at_level(logging.WARNING, logger="tosica"):
         tosica.tl.novelty(new, model)
     assert "the query is not corrected" in caplog.text
-    assert share(new, "tosica_novelty_pvalue", new=True) > 0.6
+    assert share(new, "tosica_novelty_pvalue", new=True) > 0.8
 
 
 def test_scores_of_clusters_are_medians_in_standard_errors(model, query):
@@ -322,9 +322,13 @@ def test_a_model_without_statistics_takes_the_reference(model, query, monkeypatc
     monkeypatch.setattr(model.training_, "novelty_statistics", None)
     tosica.tl.novelty(query, model, model.adata)
     for column in COLUMNS:
-        # Rounding may change the rank of a cell by one.
-        atol = 0.01 if "pvalue" in column else 1e-4
-        np.testing.assert_allclose(query.obs[column], expected.obs[column], atol=atol)
+        found, wanted = query.obs[column], expected.obs[column]
+        if column.endswith("pvalue"):
+            # Rounding may change the rank of a cell by one of 302, and a cluster has twice its p-value.
+            np.testing.assert_allclose(found, wanted, atol=0.01)
+            assert np.isclose(found, wanted).mean() > 0.95
+        else:
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
     other = model.adata.copy()
     other.obs["bulk_labels"] = "something else"
     with pytest.raises(ValueError, match="The reference has too few labeled cells"):

@@ -78,35 +78,33 @@ def reference_null(statistics: ReferenceStatistics) -> EmpiricalNull:
     Types in which few genes vary together, and types of few cells, are further from their own mean
     than others. A query with more of them would have many small p-values, so that each label has
     its own location: the median of its cells, drawn towards the mean of all labels as far as the
-    medians of few cells differ by chance (an empirical Bayes estimate).
+    medians of few cells differ by chance (an empirical Bayes estimate). A label with one cell has
+    the mean.
     """
     distances = statistics.reference_scores.astype(np.float64)
     nearest = statistics.reference_nearest
-    n_labels = len(statistics.means)
-    n_cells = np.bincount(nearest, minlength=n_labels)
-    present = np.flatnonzero(n_cells)
-    medians = np.zeros(n_labels)
+    n_cells = np.bincount(nearest, minlength=len(statistics.means))
+    # Of labels with one cell, nobody knows what is typical.
+    several = np.flatnonzero(n_cells > 1)
+    medians = np.zeros(len(n_cells))
     # A cell is compared with others of its label, as cells of a query are.
-    medians_of_others = np.full(len(distances), np.nan)
-    for label in present:
+    medians_of_others = np.zeros(len(distances))
+    for label in several:
         of_label = nearest == label
         medians[label] = np.median(distances[of_label])
-        if n_cells[label] > 1:
-            medians_of_others[of_label] = _medians_of_others(distances[of_label])
-    residuals = distances - medians[nearest]
-    df = len(residuals) - len(present)
-    variance = np.square(residuals).sum() / max(df, 1)
-    # Variance of the median of normal values.
-    of_medians = np.maximum(np.pi / 2 * variance / n_cells[present], TINY)
-    between = 0.0
-    # Of labels of one cell each, nobody knows what is typical.
-    if df > 0:
-        between = _variance_between(medians[present], of_medians)
-    mean = np.average(medians[present], weights=1 / (of_medians + between))
-    kept = np.zeros(n_labels)
-    kept[present] = between / (of_medians + between)
+        medians_of_others[of_label] = _medians_of_others(distances[of_label])
+    residuals = (distances - medians[nearest])[n_cells[nearest] > 1]
+    mean = float(np.median(distances))
+    # Share of the difference from the mean that is not chance.
+    kept = np.zeros(len(n_cells))
+    if len(several):
+        variance = np.square(residuals).sum() / (len(residuals) - len(several))
+        # Variance of the median of normal values.
+        of_medians = np.maximum(np.pi / 2 * variance / n_cells[several], TINY)
+        between = _variance_between(medians[several], of_medians)
+        mean = np.average(medians[several], weights=1 / (of_medians + between))
+        kept[several] = between / (of_medians + between)
     locations = mean + kept * (medians - mean)
-    medians_of_others[np.isnan(medians_of_others)] = mean
     residuals = distances - mean - kept[nearest] * (medians_of_others - mean)
     return EmpiricalNull(locations, float(np.quantile(residuals, _LOW)), 1.0, residuals)
 
