@@ -1,6 +1,7 @@
 """Every plot: names that fit, given axes, saving and showing, documents, and unchanged data."""
 
 import inspect
+import itertools
 from functools import partial
 
 import matplotlib.pyplot as plt
@@ -100,6 +101,7 @@ def test_draws_into_axes(name, adata):
     assert not right.has_data()
 
 
+@pytest.mark.filterwarnings("ignore:Names overlap")
 @each_plot
 def test_figsize_is_that_of_the_file_too(name, adata, tmp_path):
     """Of a figure as wide as a column, whose names are long for it."""
@@ -122,6 +124,26 @@ def test_nothing_is_beyond_a_narrow_figure(name, adata):
     assert ax.get_window_extent().width > 0.25 * figure.bbox.width
     sizes = [label.get_fontsize() for label in ax.get_yticklabels()]
     assert min(sizes) >= 4
+
+
+def test_names_of_two_lines_do_not_overlap_in_a_narrow_figure(adata):
+    figure = pl.gene_set_violin(
+        adata,
+        GROUPBY,
+        gene_sets=_gene_sets(adata, 1),
+        figsize=(3.5, 2.5),
+        return_fig=True,
+    )
+    labels = figure.axes[0].get_yticklabels()
+    boxes = [label.get_window_extent() for label in labels if label.get_text()]
+    boxes.sort(key=lambda box: box.y0)
+    overlap = [lower.y1 - upper.y0 for lower, upper in itertools.pairwise(boxes)]
+    assert max(overlap) < 1
+
+
+def test_a_figure_that_is_too_small_says_so(adata):
+    with pytest.warns(UserWarning, match=r"overlap in a figure of 1.5 × 1 inches"):
+        pl.gene_set_violin(adata, GROUPBY, figsize=(1.5, 1), return_fig=True)
 
 
 @pytest.mark.slow

@@ -301,6 +301,7 @@ def test_confusion_shows_the_table(normalize, adata):
     assert all(text.get_window_extent().width <= cell for text in ax.texts)
 
 
+@pytest.mark.filterwarnings("ignore:Names overlap")
 def test_numbers_are_shares_or_cells_and_zeros_are_blank(adata):
     data = adata.copy()
     data.obs["known"] = np.repeat(["a", "b"], [698, 2])

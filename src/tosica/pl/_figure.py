@@ -13,6 +13,7 @@ from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.text import Text
 
 from tosica._files import check_folder
+from tosica._settings import warn_user
 from tosica.pl._names import LINE, NAME_SIZE, SMALLEST_SIZE, inches_of, row_height
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ class Canvas:
         Axes to draw into, instead of a new figure.
     figsize
         Width and height of the new figure in inches, also of the saved one: letters shrink until
-        they fit. By default it is large enough for all names.
+        they fit, and a warning says if the smallest do not. By default it is large enough for all
+        names.
     show
         Show the figure. ``None`` shows it unless it is saved, returned or drawn into given axes, or
         ``scanpy.settings.autoshow`` is off.
@@ -270,7 +272,7 @@ class Canvas:
             label.set_linespacing(1.0)
 
     def fit_text(self) -> None:
-        """Shrink all letters of a figure of given size until they are inside of it."""
+        """Shrink all letters of a figure of given size until they fit, and warn if they do not."""
         if self.figsize is None:
             return
         size = np.array(self.figure.get_size_inches())
@@ -285,8 +287,13 @@ class Canvas:
             for text in texts:
                 points = text.get_fontsize() * max(0.75, 0.98 / over)
                 text.set_fontsize(max(points, SMALLEST_SIZE))
-        for ax in self.figure.axes:
-            _separate_rows(ax)
+        are_apart = [_separate_rows(ax) for ax in self.figure.axes]
+        if not all(are_apart):
+            width, height = self.figsize
+            warn_user(
+                f"Names overlap in a figure of {width:g} × {height:g} inches: take a larger figsize, or draw fewer "
+                "groups, genes or gene sets."
+            )
 
     def finish(self, axes: Drawn) -> Figure | Drawn | Axes | None:
         """Save, show and return what was drawn, by scanpy's rules.
@@ -322,11 +329,20 @@ class Canvas:
         return axes if self.ax is None else self.ax
 
 
-def _separate_rows(ax: Axes) -> None:
-    """Shrink the names of rows that would overlap."""
+def _separate_rows(ax: Axes) -> bool:
+    """Shrink the names of rows that would overlap; tell whether they are apart then."""
     labels: list[Any] = [label for label in ax.get_yticklabels() if label.get_text()]
-    height = sum(label.get_window_extent().height for label in labels)
-    room = ax.get_window_extent().height
-    if ax.axison and height > room:
-        points = labels[0].get_fontsize() * room / height
-        ax.tick_params(axis="y", labelsize=max(points, SMALLEST_SIZE))
+    if not ax.axison or len(labels) < 2:
+        return True
+    boxes = [label.get_window_extent() for label in labels]
+    middles = np.array([(box.y0 + box.y1) / 2 for box in boxes])
+    heights = np.array([box.height for box in boxes])
+    order = np.argsort(middles)
+    # Names of two lines need more room than their neighbors.
+    needed = (heights[order][1:] + heights[order][:-1]) / 2
+    factor = float((np.diff(middles[order]) / needed).min())
+    if factor >= 1:
+        return True
+    points = labels[0].get_fontsize() * factor
+    ax.tick_params(axis="y", labelsize=max(points, SMALLEST_SIZE))
+    return points >= SMALLEST_SIZE
