@@ -140,6 +140,12 @@ def test_that_all_own_sets_were_left_out_is_a_warning(mouse):
         tosica.pp.build_mask(mouse, joined)
 
 
+def test_own_sets_of_too_few_genes_are_told_so(mouse):
+    joined = tosica.gs.join({"GO": "mouse_gobp", "mine": {"one": ["Cd74"]}})
+    with pytest.warns(UserWarning, match=r"'mine: one'.*: lower min_genes"):
+        tosica.pp.build_mask(mouse, joined)
+
+
 def test_few_genes_of_unclear_organism_are_translated(composite):
     genes = [name.partition("_")[0] for name in composite[:2]]
     adata = named(composite)
@@ -147,9 +153,12 @@ def test_few_genes_of_unclear_organism_are_translated(composite):
     assert genes_of(adata, "s") == set(composite[:2])
 
 
-def test_a_gene_that_is_there_under_a_longer_name_is_suggested(composite, caplog):
+@pytest.mark.parametrize("spelled", [str.upper, str.capitalize])
+def test_a_gene_that_is_there_under_a_longer_name_is_suggested(
+    composite, caplog, spelled
+):
     adata = named([*composite, "CD9"])
-    gene = composite[0].partition("_")[0]
+    gene = spelled(composite[0].partition("_")[0])
     sets = {"s": [gene, "CD9"]}
     tosica.pp.build_mask(adata, sets, min_genes=1, identifiers="exact")
     assert f"not in adata: {gene!r} (did you mean {composite[0]!r}?)" in caplog.text

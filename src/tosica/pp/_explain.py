@@ -140,6 +140,8 @@ def report_left_out(
         if (gene_sets.sizes[is_own] < params.min_genes).all():
             own = [source for source in sources if not source.listed.is_named]
             why = hint(genes, own) or "look at their names"
+            if (n_listed[is_own] < params.min_genes).all():
+                why = in_python("lower min_genes, or ") + "pass gene sets of more genes"
             warn_user(
                 f"none of your own gene sets is in the mask, not even {texts[0]}: {why}."
             )
@@ -185,10 +187,10 @@ def _find_similar(
     composite: dict[str, str] = {}
     for name in genes.names if unknown else ():
         if split := split_composite(name):
-            composite.setdefault(split[0], name)
+            composite.setdefault(split[0].lower(), name)
     for gene in list(unknown)[:_N_SIMILAR]:
-        if gene in composite:
-            similar[gene] = composite[gene]
+        if gene.lower() in composite:
+            similar[gene] = composite[gene.lower()]
             continue
         # The first letter is seldom misspelled, and to compare all names takes long.
         alike = [n for n in unknown[gene].names if n[:1].lower() == gene[:1].lower()]
