@@ -36,7 +36,7 @@ class Limits:
     """Share of cells with fewer genes, from which on a matrix is a raw one."""
     likeness: float = 0.7
     """Correlation of what tells labels apart in query and reference: 0.90 or more in blood of other laboratories, in
-    stimulated cells and in cell lines by another protocol; 0.24 to 0.57 in breast and cell lines by the blood model,
+    stimulated cells and in cell lines by another protocol; 0.2 to 0.6 in breast and cell lines by the blood model,
     but also 0.48 and 0.62 between cells and nuclei of breast, of which 92 to 96 % have the right label."""
     changed_by_genes: float = 0.2
     """Share of a label's cells that missing genes give another label."""

@@ -66,13 +66,17 @@ def list_names(names: Sequence[str], max_listed: int = 10) -> str:
     return listed([repr(name) for name in names], max_listed, last=", ")
 
 
-def similar_names(name: str, names: Iterable[str], max_names: int = 3) -> list[str]:
-    """Find names that are spelled nearly alike, the nearest first."""
+def similar_names(
+    name: str, names: Iterable[str], max_names: int = 3, likeness: float = 0.5
+) -> list[str]:
+    """Find names that are spelled nearly alike, by :mod:`difflib`, the nearest first."""
     # Case is ignored: names differ in it more often than in letters.
     by_lower: dict[str, str] = {}
     for candidate in names:
         by_lower.setdefault(candidate.lower(), candidate)
-    close = get_close_matches(name.lower(), list(by_lower), n=max_names, cutoff=0.5)
+    close = get_close_matches(
+        name.lower(), list(by_lower), n=max_names, cutoff=likeness
+    )
     longer = [lower for lower in by_lower if name and name.lower() in lower]
     similar = dict.fromkeys([*close, *sorted(longer, key=len)])
     return [by_lower[lower] for lower in similar][:max_names]

@@ -317,6 +317,7 @@ def test_a_page_of_one_cell(query, read_page):
     cell = query[:1].copy()
     cell.obs["tosica_probability"] = np.float32(0.64)
     text = read_page(cell).text
+    assert "Labels of 1 cell were predicted" in text
     assert "its only cell has a probability of 0.64" in text
     assert "half of the cells" not in text
 

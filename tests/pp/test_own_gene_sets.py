@@ -161,6 +161,16 @@ def test_a_gene_that_is_there_under_a_longer_name_is_suggested(composite, caplog
     assert f"not in adata: {gene!r} (did you mean 'CD79A_ENSG" in caplog.text
 
 
+def test_another_gene_is_not_suggested(caplog):
+    adata = named(["NOSIP", "GRB2", "PFN1", "CD74", "MS4A1"])
+    sets = {"s": ["CD74", "GZMB", "PRF1", "NOPE1", "MS4A-1"]}
+    tosica.pp.build_mask(adata, sets, min_genes=1, identifiers="exact")
+    assert (
+        "not in adata: 'GZMB', 'PRF1', 'NOPE1', 'MS4A-1' (did you mean 'MS4A1'?)"
+        in (caplog.text)
+    )
+
+
 def test_sources_are_remembered():
     inner = tosica.gs.join({"x": "human_gobp", "y": {"s": ("CD3D",)}})
     joined = tosica.gs.join({"a": inner, "b": {"s": ["CD3E"]}})

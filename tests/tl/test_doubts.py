@@ -294,6 +294,21 @@ def test_what_to_check_comes_first(query):
     ]
 
 
+def test_labels_that_are_known_to_be_wrong_precede_improbable_ones(query):
+    wrong(query)
+    query.obs["tosica_probability"] = 0.6
+    checks = list(tosica.tl.check(query, labels_key="known")["check"])
+    assert checks.index("wrong labels") < checks.index("improbable label")
+
+
+def test_a_share_at_the_limit_is_not_above_it(query):
+    """Shares are of single precision, in which 0.2 is a little more than 0.2."""
+    few_genes(query)
+    query.uns["tosica"]["label_changes"] = np.array([0.2, 0.5, 0.1], np.float32)
+    (finding,) = tosica.tl.check(query).query("check == 'missing genes'")["finding"]
+    assert finding.endswith("get another: b (50\u00a0%).")
+
+
 def test_what_annotate_found(toy_query, toy_model):
     fewer = toy_query[:, 3:].copy()
     with pytest.warns(UserWarning, match="only 27"):

@@ -1,3 +1,5 @@
+import logging
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -276,6 +278,13 @@ def test_groups_that_are_labels_of_the_model_make_the_test_circular(caplog):
     caplog.clear()
     assert _stim(adata)["pval_adj"].notna().all()
     assert "circular" not in caplog.text
+
+
+def test_cells_as_replicates_only_rank(caplog):
+    with caplog.at_level(logging.INFO, logger="tosica"):
+        table = _stim(_cells(0))
+    assert table["caveat"].str.startswith("cells are the replicates").all()
+    assert "p-values rank only: cells are the replicates" in caplog.text
 
 
 def test_the_test_is_circular_under_another_key_and_with_votes():

@@ -30,7 +30,7 @@
     hidden.booleans = Array.from(label, (code, i) =>
       wanted.has(code) && probability[i] >= least * item.parts);
     const n = hidden.booleans.reduce((sum, is) => sum + is, 0);
-    status.textContent = `${written(n)} of ${written(total)} cells are shown.`;
+    status.textContent = `${written(n)} of ${written(total)} ${total === 1 ? "cell is" : "cells are"} shown.`;
   };
   let waiting = 0;
   const showSoon = () => {

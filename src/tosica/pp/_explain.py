@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _N_LOGGED = 20
 # Unknown genes that a similar one is looked for.
 _N_SIMILAR = 10
+# One letter of six may differ, or one of four be missing: names of other genes differ in as little as GZMB and GZMA.
+_LIKENESS = 0.8
 
 
 def hint(genes: GeneList, sources: Sequence[MatchedGeneSets]) -> str:
@@ -194,7 +196,7 @@ def _find_similar(
             continue
         # The first letter is seldom misspelled, and to compare all names takes long.
         alike = [n for n in unknown[gene].names if n[:1].lower() == gene[:1].lower()]
-        similar[gene] = next(iter(similar_names(gene, alike, 1)), "")
+        similar[gene] = next(iter(similar_names(gene, alike, 1, _LIKENESS)), "")
     return similar
 
 

@@ -174,7 +174,7 @@ def _another_tissue(cells: Cells) -> Doubt | None:
         LIMITS.likeness,
         "The cells may be of another tissue or species than the reference, whatever their labels are.",
         f"What their genes add to the labels has a correlation of {decimal(likeness)} with what they add in the "
-        "reference. Blood of other laboratories has 0.90 or more; breast by a model of blood has 0.24 to 0.57, and "
+        "reference. Blood of other laboratories has 0.90 or more; breast by a model of blood has 0.2 to 0.6, and "
         "nuclei by a model of cells 0.62.",
         "Look at markers of the labels. If tissue or species is another, take another reference.",
     )
@@ -192,7 +192,8 @@ def _missing_genes(cells: Cells) -> Doubt | None:
     if not n_missing:
         return None
     share = n_missing / n_genes
-    changes = np.asarray(record.get("label_changes", ()), dtype=np.float64)
+    # In the precision of the log, so that both name the same labels.
+    changes = np.asarray(record.get("label_changes", ()), dtype=np.float32)
     changed = pd.Series(changes, cells.all_labels[: len(changes)])
     changed = changed[changed > LIMITS.changed_by_genes]
     if not changed.empty:
@@ -606,11 +607,12 @@ _RULES: tuple[Callable[[Cells], Doubt | None], ...] = (
     _another_tissue,
     _missing_genes,
     _another_batch,
+    # What is known is told before what is likely.
+    _wrong_labels,
+    _missed_labels,
     _unknown_cells,
     _improbable_labels,
     _labels_improbable_before,
-    _wrong_labels,
-    _missed_labels,
     _cells_unlike_the_reference,
     _labels_unlike_the_reference,
     _cluster_unlike_its_label,

@@ -68,6 +68,8 @@ _MIN_SAMPLES = 3
 # Why p-values of a test are no evidence.
 FEW_SAMPLES = f"fewer than {_MIN_SAMPLES} samples on a side"
 CIRCULAR = "circular: the groups are labels of the model"
+# Why they only rank.
+CELLS = "cells are the replicates, and not independent: pass sample_key if there are samples"
 # Parameters of both functions.
 _OF_BOTH = {
     "sample_key": String(optional=True),
@@ -170,7 +172,7 @@ def rank_gene_sets(
         float32. Unlike a score, it does not grow with the number of cells.
     ``adata.uns[key_added]["params"]``
         Arguments of the call; ``key`` is what was tested. ``"caveats"`` says for each field why its
-        ``pvals_adj`` is NaN, as the log does; it is empty where it is not.
+        ``pvals_adj`` is NaN, or that cells are the replicates, as the log does; else it is empty.
 
     Raises
     ------
@@ -239,7 +241,7 @@ def rank_gene_sets(
         tables = _test_within(comparison, tested, within, categories)
     caveats = _find_caveats(adata, comparison, tables, key)
     for name, caveat in caveats.items():
-        if caveat:
+        if caveat in (CIRCULAR, FEW_SAMPLES):
             tables[name]["pvals_adj"] = np.nan
     result = adata.copy() if copy else adata
     result.uns[key_added] = {
@@ -266,6 +268,9 @@ def rank_gene_sets(
     )
     for caveat in dict.fromkeys(filter(None, caveats.values())):
         of_groups = [name for name in caveats if caveats[name] == caveat]
+        if caveat == CELLS:
+            logger.info("rank_gene_sets: p-values rank only: %s", caveat)
+            continue
         logger.warning(
             "rank_gene_sets: pvals_adj of %s is NaN, and p-values rank only: %s",
             list_names(of_groups),
@@ -307,6 +312,8 @@ def _find_caveats(
     written.add(f"{annotation}_confident")
     if labels and (named <= set(labels) or comparison.groupby in written):
         return dict.fromkeys(tables, CIRCULAR)
+    if comparison.samples is None:
+        return dict.fromkeys(tables, CELLS)
     return {
         name: FEW_SAMPLES if table["pvals_adj"].isna().all() else ""
         for name, table in tables.items()
