@@ -434,7 +434,7 @@ def _cluster_unlike_its_label(cells: Cells) -> Doubt | None:
         float(shares.max()),
         LIMITS.cells_of_clusters,
         f"Many cells of {_with_shares(shares)} are in clusters unlike these labels. {finding}",
-        f"{reason} Of labels without a new type, 3 % have such a share.",
+        f"{reason} Of labels without a new type, 5 % have such a share.",
         advice,
     )
 
