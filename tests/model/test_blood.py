@@ -1,6 +1,7 @@
 """The model of human blood that comes with the package: what it says of real cells, and of others."""
 
 from importlib.resources import files
+import warnings
 from pathlib import Path
 
 import anndata as ad
@@ -159,3 +160,12 @@ def test_info_prints_the_card_of_this_model(blood, capsys):
 def test_the_registry_is_found_by_name():
     registry = tosica.TOSICA.load_registry("blood")
     assert registry["setup_method_name"] == "setup_anndata"
+
+
+def test_some_cells_are_on_the_scale_of_all(blood, pbmcs):
+    """One cell alone does not tell its scale."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The query has only")
+        of_all = blood.predict(pbmcs, soft=True)
+        of_some = blood.predict(pbmcs, soft=True, indices=[0])
+    np.testing.assert_allclose(of_some, of_all.iloc[[0]], atol=1e-5)

@@ -352,6 +352,12 @@ def test_antibodies_normalized_by_clr_are_what_counts_become(model, query, caplo
     assert "mdata['protein'].X holds normalized antibodies" in caplog.text
 
 
+def test_some_cells_get_what_they_have_among_all(model, query):
+    of_all = model.predict(query, soft=True)
+    of_some = model.predict(query, soft=True, indices=[0, 5])
+    assert_allclose(of_some, of_all.iloc[[0, 5]], atol=1e-5)
+
+
 def test_antibodies_normalized_in_another_way(model, mdata, query):
     counts = query["protein"].X.copy()
     query["protein"].X = np.log1p(counts.toarray())

@@ -120,7 +120,8 @@ class InferenceMixin(SetupMixin):
             Any of ``"probabilities"``, ``"attention"``, ``"latent"`` (class tokens) and
             ``"novelty"``, which models of a MuData do not have.
         indices
-            Positions of the cells to take, a mask or a slice; by default all.
+            Positions of the cells to take, a mask or a slice; by default all. The scale of the expression is recognized
+            by all cells.
         layer, use_raw, confidence, batch_size, precision, enable_progress_bar
             As in :meth:`annotate`.
         unannotated
@@ -143,7 +144,11 @@ class InferenceMixin(SetupMixin):
             raise ValueError(f"outputs cannot be {name!r}{did_you_mean(name, OUTPUTS)}")
         source = self._source(adata, indices, layer, use_raw)
         n_obs = source.data.n_obs
-        query = self._load_query(source, batch_size=batch_size, sample=sample)
+        query = self._load_query(
+            source,
+            batch_size=batch_size,
+            sample=self._whole(adata, indices) if sample is None else sample,
+        )
         run = partial(self._infer_minibatch, query.modalities, output_names, precision)
         cells: dict[str, NDArray] = {}
         with (
@@ -421,6 +426,7 @@ class InferenceMixin(SetupMixin):
         self,
         adata: AnnOrMuData | None = None,
         *,
+        indices: Sequence[int] | slice | None = None,
         layer: str | Mapping[str, str] | None = None,
         use_raw: bool = False,
         batch_size: int | None = None,
@@ -431,13 +437,16 @@ class InferenceMixin(SetupMixin):
         ----------
         adata
             The query; by default the reference.
+        indices
+            Positions of the cells to take, a mask or a slice; by default all. The scale of the expression is recognized
+            by all cells.
         layer, use_raw, batch_size
             As in :meth:`annotate`.
 
         Yields
         ------
         start
-            Position of the minibatch's first cell in ``adata``.
+            Position of the minibatch's first cell in ``adata``, or among ``indices``.
         x
             Normalized expression, shape ``(n_cells, n_genes)``, float32, on the model's device.
             Genes are those of :meth:`get_var_names`, in their order; ones that the query lacks are
@@ -460,15 +469,16 @@ class InferenceMixin(SetupMixin):
         ... ]
         [(0, (500, 765)), (500, (25, 765))]
         """
-        source = self._source(adata, None, layer, use_raw)
-        return iter(self._load_query(source, batch_size=batch_size))
+        source = self._source(adata, indices, layer, use_raw)
+        whole = self._whole(adata, indices)
+        return iter(self._load_query(source, batch_size=batch_size, sample=whole))
 
     def _load_query(
         self,
         source: ExpressionSource,
         *,
         batch_size: int | None = None,
-        sample: AnnData | None = None,
+        sample: AnnOrMuData | None = None,
     ) -> QueryLoader:
         """Load cells in minibatches of the model's genes."""
         return QueryLoader(
@@ -479,6 +489,16 @@ class InferenceMixin(SetupMixin):
             sample=sample,
             statistics=self.training_.novelty_statistics,
         )
+
+    def _whole(
+        self,
+        adata: AnnOrMuData | None,
+        indices: Sequence[int] | slice | None,
+    ) -> AnnOrMuData | None:
+        """All cells if some are taken, so that these are on the scale that all have."""
+        if indices is None:
+            return None
+        return self.adata if adata is None else adata
 
     def _source(
         self,

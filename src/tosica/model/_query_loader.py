@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from tqdm import tqdm
 
-    from tosica._types import BoolArray
+    from tosica._types import AnnOrMuData, BoolArray
     from tosica.data import ExpressionSource
     from tosica.linear import ReferenceStatistics
     from tosica.model._modalities import Modality
@@ -123,7 +123,7 @@ class QueryLoader:
         device: torch.device,
         *,
         batch_size: int | None = None,
-        sample: AnnData | None = None,
+        sample: AnnOrMuData | None = None,
         statistics: ReferenceStatistics | None = None,
     ) -> None:
         if batch_size is None:
@@ -152,13 +152,16 @@ class QueryLoader:
             open_matrix = partial(
                 CellMatrix, layer=layer, use_raw=source.use_raw, name=query.name
             )
+            of_modality = sample
+            if sample is not None and not isinstance(sample, AnnData):
+                of_modality = sample.mod[str(modality.name)]
             self._cells[position] = AlignedCells(
                 modality.kind,
                 open_matrix(query.adata),
                 modality.genes,
                 modality.scale,
                 batch_size=batch_size,
-                sample=None if sample is None else open_matrix(sample),
+                sample=None if of_modality is None else open_matrix(of_modality),
                 label_variance=label_variance,
                 expressed=expressed[position],
             )

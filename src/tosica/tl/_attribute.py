@@ -512,10 +512,12 @@ class _Explainer:
         self, rows: IntArray | None = None, size: int | None = None
     ) -> Iterator[Minibatch]:
         """Iterate over some cells, by default all."""
-        cells = self.adata
+        indices = None
         if rows is not None and len(rows) < self.adata.n_obs:
-            cells = self.adata[rows]
-        return self.model.iter_batches(cells, batch_size=size, **self._matrix)
+            indices = rows.tolist()
+        return self.model.iter_batches(
+            self.adata, indices=indices, batch_size=size, **self._matrix
+        )
 
     def iter_contributions(
         self, rows: IntArray, targets: IntArray
