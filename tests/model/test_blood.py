@@ -1,7 +1,7 @@
 """The model of human blood that comes with the package: what it says of real cells, and of others."""
 
-from importlib.resources import files
 import warnings
+from importlib.resources import files
 from pathlib import Path
 
 import anndata as ad
