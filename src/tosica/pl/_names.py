@@ -99,10 +99,10 @@ def _cut(name: str, length: int) -> str:
     tail = name[len(name) - n_tail :]
     # A word that was cut is removed, unless too little would be left.
     head_of_words = re.sub(r"[\W_][^\W_]*$", "", head)
-    if len(head_of_words) > n_head / 2:
+    if len(head_of_words) > n_head / 3:
         head = head_of_words
     tail_of_words = re.sub(r"^[^\W_]*[\W_]", "", tail)
-    if len(tail_of_words) > n_tail / 2:
+    if len(tail_of_words) > n_tail / 3:
         tail = tail_of_words
     return f"{head.rstrip(' _-,(/')} … {tail.lstrip(' _-,)/')}"
 
