@@ -1,4 +1,4 @@
-// The map and its controls: they filter, find and colour the cells.
+// The map and its controls: they filter, find and color the cells.
 "use strict";
 (async () => {
   const get = (id) => document.getElementById(id);
@@ -52,7 +52,7 @@
   get("name-labels").addEventListener("change", (event) => {
     model("labels").visible = event.target.checked;
   });
-  get("colour-by").addEventListener("change", (event) => {
+  get("color-by").addEventListener("change", (event) => {
     const by = event.target.value;
     points.glyph.fill_color = {field: by, transform: model(`by ${by}`)};
     for (const legend of document.querySelectorAll("[data-legend]"))
