@@ -322,6 +322,12 @@ def test_a_page_of_one_cell(query, read_page):
     assert "half of the cells" not in text
 
 
+def test_novelty_says_nothing_of_another_tissue(query, read_page):
+    assert "says nothing of another tissue" not in read_page(query).text
+    query.uns["tosica"]["likeness"] = 0.3
+    assert "says nothing of another tissue" in read_page(query).text
+
+
 def test_another_key(query, toy_model, read_page):
     toy_model.annotate(query, key_added="lung")
     with pytest.raises(

@@ -301,6 +301,22 @@ def test_labels_that_are_known_to_be_wrong_precede_improbable_ones(query):
     assert checks.index("wrong labels") < checks.index("improbable label")
 
 
+def test_nobody_is_told_to_adapt_to_another_tissue(query):
+    other_batch(query)
+    advice = tosica.tl.check(query).set_index("check").at["another batch", "advice"]
+    assert advice.startswith("Learn from these cells")
+    other_tissue(query)
+    advice = tosica.tl.check(query).set_index("check").at["another batch", "advice"]
+    assert advice.startswith("Do not adapt the model to another tissue")
+
+
+def test_clusters_are_to_be_scored_after_adapting(query):
+    query.uns["tosica"]["adapted"] = "adapted to 60 cells"
+    assert "clusters not scored" in list(tosica.tl.check(query)["check"])
+    query.obs["tosica_novelty_cluster"] = 0.0
+    assert "clusters not scored" not in list(tosica.tl.check(query)["check"])
+
+
 def test_a_share_at_the_limit_is_not_above_it(query):
     """Shares are of single precision, in which 0.2 is a little more than 0.2."""
     few_genes(query)

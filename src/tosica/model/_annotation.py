@@ -240,6 +240,8 @@ class AnnotationMixin(InferenceMixin):
         if (
             result.batch_signal is not None
             and result.batch_signal > LIMITS.batch_signal
+            # Of another tissue, a model learns wrong labels.
+            and (result.likeness is None or result.likeness >= LIMITS.likeness)
         ):
             logger.info(
                 "annotate: the query differs from the reference in what all labels share, as another batch does: "

@@ -116,8 +116,8 @@ def attribute(
         The model that annotated it.
     groupby
         Column of ``adata.obs`` with groups of cells to explain. ``None``: the labels,
-        ``f"{{key}}_prediction"``. Cells that are called "Unknown" are left out.
-        ``f"{{key}}_confident"`` explains labels and groups of labels.
+        ``f"{key}_prediction"``. Cells that are called "Unknown" are left out.
+        ``f"{key}_confident"`` explains labels and groups of labels.
     target
         Label or group of labels to explain in all groups; ``None`` explains the label that each cell has.
     baseline
@@ -143,7 +143,7 @@ def attribute(
     key
         ``key_added`` of ``model.annotate``.
     key_added
-        Replaces ``f"{{key}}_attribution"`` below.
+        Replaces ``f"{key}_attribution"`` below.
     copy
         Leave ``adata`` as it is and return a copy with the result.
 

@@ -225,14 +225,34 @@ def _another_batch(cells: Cells) -> Doubt | None:
     n_missing = int(cells.record.get("n_missing_genes", 0))
     if n_missing > LIMITS.missing_genes * int(cells.record.get("n_genes", 0)):
         others += ", and cells that lack genes, which raises all others"
+    advice = (
+        f"Learn from these cells: {in_python('model.annotate(adata, adapt=True), or ')}tosica annotate --adapt. "
+        "Look at the clusters of novelty first: a type that is missing becomes more probable."
+    )
+    if _likeness(cells) < LIMITS.likeness:
+        advice = "Do not adapt the model to another tissue: wrong labels become more probable."
     return Doubt(
         "another batch",
         signal,
         LIMITS.batch_signal,
         "The cells differ from the reference in what all labels share.",
         f"So do {others}. Two samples of the same cells would have {percent(1 - signal)} of this difference.",
-        f"Learn from these cells: {in_python('model.annotate(adata, adapt=True), or ')}tosica annotate --adapt. "
-        "Look at the clusters of novelty first: a type that is missing becomes more probable.",
+        advice,
+        severity="note",
+    )
+
+
+def _adapted_without_clusters(cells: Cells) -> Doubt | None:
+    """An adapted model is sure of types that its reference lacks, and its clusters were not looked at."""
+    if not cells.record.get("adapted") or cells.has_novelty_of_clusters:
+        return None
+    return Doubt(
+        "clusters not scored",
+        0.0,
+        0.0,
+        "The model was adapted to these cells, and nobody looked for types that its reference lacks.",
+        "Adapting makes the labels of such types more probable, so that no other rule finds them.",
+        f"Score the clusters: {call('tosica.tl.novelty', 'adata, model')}.",
         severity="note",
     )
 
@@ -607,6 +627,7 @@ _RULES: tuple[Callable[[Cells], Doubt | None], ...] = (
     _another_tissue,
     _missing_genes,
     _another_batch,
+    _adapted_without_clusters,
     # What is known is told before what is likely.
     _wrong_labels,
     _missed_labels,
