@@ -71,6 +71,22 @@ def test_a_label_without_cells_is_located_by_the_others(rng):
     )
 
 
+def test_a_label_of_one_cell_hides_no_new_type(rng):
+    """Its cell may be an outlier; in labels that differ as those of blood do, it mostly is not."""
+    known, new = [], []
+    n_cells = [50] * 9 + [1]
+    for _ in range(200):
+        centers = rng.normal(0, 0.8, 10)
+        distances, nearest = draw(n_cells, centers, rng)
+        distances[-1] = 3 + centers[-1]
+        null = reference_null(statistics_of(distances, nearest))
+        distances, nearest = draw([0] * 9 + [50], centers, rng)
+        known.append((null.pvalues(distances, nearest) <= LEVEL).mean())
+        new.append((null.pvalues(distances + 3, nearest) <= LEVEL).mean())
+    assert np.mean(known) < 0.12
+    assert np.mean(new) > 0.8
+
+
 def test_a_batch_moves_each_label_and_spreads_all(rng):
     statistics = statistics_of(*draw([500, 500, 500], [0, 0, 0], rng))
     distances, nearest = draw([500, 500, 500], [1, 2, 4], rng, spread=2)

@@ -6,6 +6,7 @@ import anndata
 import numpy as np
 import pandas as pd
 import pytest
+import scanpy as sc
 import scipy.sparse as sp
 import torch
 from _cells import TOY_SETS, add_full_tokens
@@ -68,6 +69,16 @@ def test_indices(toy_model, toy_query, indices):
     latent = toy_model.get_latent_representation(toy_query, indices=indices)
     assert latent.shape == (len(expected), 16)
     assert toy_model.get_attention(toy_query, indices).index.equals(expected.index)
+
+
+@pytest.mark.filterwarnings("ignore:.*cell")
+def test_an_empty_cell_alone_is_on_the_scale_of_all(toy_model, toy_query):
+    sc.pp.normalize_total(toy_query, target_sum=100)
+    sc.pp.log1p(toy_query)
+    toy_query.X = sp.csr_matrix(toy_query.X.toarray() * (np.arange(60) > 0)[:, None])
+    of_all = toy_model.infer(toy_query, enable_progress_bar=False)
+    of_one = toy_model.infer(toy_query, indices=[0], enable_progress_bar=False)
+    assert_allclose(of_one.probabilities, of_all.probabilities[:1], atol=1e-6)
 
 
 # --------------------------------------------------------------------------- looking inside

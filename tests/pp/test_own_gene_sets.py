@@ -146,6 +146,12 @@ def test_own_sets_of_too_few_genes_are_told_so(mouse):
         tosica.pp.build_mask(mouse, joined)
 
 
+def test_own_sets_of_few_genes_with_wrong_names_are_told_so(mouse):
+    joined = tosica.gs.join({"GO": "mouse_gobp", "mine": {"two": ["CD74", "MS4A1"]}})
+    with pytest.warns(UserWarning, match=r"'mine: two'.*pass organism='mouse'"):
+        tosica.pp.build_mask(mouse, joined)
+
+
 def test_few_genes_of_unclear_organism_are_translated(composite):
     genes = [name.partition("_")[0] for name in composite[:2]]
     adata = named(composite)
@@ -162,13 +168,11 @@ def test_a_gene_that_is_there_under_a_longer_name_is_suggested(composite, caplog
 
 
 def test_another_gene_is_not_suggested(caplog):
-    adata = named(["NOSIP", "GRB2", "PFN1", "CD74", "MS4A1"])
-    sets = {"s": ["CD74", "GZMB", "PRF1", "NOPE1", "MS4A-1"]}
+    adata = named(["GRB2", "PFN1", "CD79A", "CD74", "MS4A1"])
+    sets = {"s": ["CD74", "GZMB", "PRF1", "CD79B", "MS4A-1"]}
     tosica.pp.build_mask(adata, sets, min_genes=1, identifiers="exact")
-    assert (
-        "not in adata: 'GZMB', 'PRF1', 'NOPE1', 'MS4A-1' (did you mean 'MS4A1'?)"
-        in (caplog.text)
-    )
+    unknown = "'GZMB', 'PRF1', 'CD79B', 'MS4A-1' (did you mean 'MS4A1'?)"
+    assert f"not in adata: {unknown}" in caplog.text
 
 
 def test_sources_are_remembered():

@@ -23,7 +23,13 @@ from tosica.data._matrix import BLOCK
 from tosica.data._normalize import CenteredLogRatio, LogNormalization
 from tosica.data._query_scale import fit_query_scale
 from tosica.data._reference_scale import Scale, fit_scale
-from tosica.data._scale import check_values, checked_blocks, detect, row_of
+from tosica.data._scale import (
+    check_values,
+    checked_blocks,
+    detect,
+    row_of,
+    sample_positions,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -373,7 +379,7 @@ def _antibody_blocks(
     """
     kind: AntibodyValues | None = None
     if sample is not None:
-        cells = sample.take(slice(0, sample.n_obs))
+        cells = sample.take(sample_positions(sample.n_obs))
         kind = _antibody_kind(cells, sample.where, 0)
     for offset, block in matrix.blocks(size):
         kind = _antibody_kind(block, matrix.where, offset, kind)

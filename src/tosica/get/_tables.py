@@ -536,7 +536,7 @@ def rank_gene_sets_df(
     ``effect_size``
         Difference of the means in standard deviations of cells within the two sides.
     ``caveat``
-        Why it would be none, or too small, or empty.
+        Why ``pval_adj`` is NaN, or why p-values only rank; empty if neither.
 
     Raises
     ------

@@ -78,13 +78,14 @@ def reference_null(statistics: ReferenceStatistics) -> EmpiricalNull:
     Types in which few genes vary together, and types of few cells, are further from their own mean
     than others. A query with more of them would have many small p-values, so that each label has
     its own location: the median of its cells, drawn towards the mean of all labels as far as the
-    medians of few cells differ by chance (an empirical Bayes estimate). A label with one cell has
-    the mean.
+    medians of few cells differ by chance (an empirical Bayes estimate). A label with one cell or
+    none has the mean, because its cell may be an outlier, behind which a new type would hide; so a
+    tenth of its known cells has a p-value up to 0.05 where labels differ as those of blood do.
     """
     distances = statistics.reference_scores.astype(np.float64)
     nearest = statistics.reference_nearest
     n_cells = np.bincount(nearest, minlength=len(statistics.means))
-    # Of labels with one cell, nobody knows what is typical.
+    # Of others, nobody knows what is typical.
     several = np.flatnonzero(n_cells > 1)
     medians = np.zeros(len(n_cells))
     # A cell is compared with others of its label, as cells of a query are.

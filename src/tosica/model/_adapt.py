@@ -235,7 +235,11 @@ class AdaptMixin(SetupMixin):
         statistics = self._require_statistics()
         assert module.linear is not None
         loader = QueryLoader(
-            source, self.modalities, module.device, statistics=statistics
+            source,
+            self.modalities,
+            module.device,
+            sample=adata,
+            statistics=statistics,
         )
         measured = None
         x = []

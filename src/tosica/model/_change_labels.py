@@ -129,6 +129,7 @@ class ChangeLabelsMixin(SetupMixin):
             raise ValueError(
                 f"No cell of adata.obs[{labels_key!r}] has a label of the model: {list_names(self.labels)}."
             )
+        whole = source.data
         if len(rows) < len(codes):
             source = source[rows]
         query = QueryLoader(
@@ -136,6 +137,7 @@ class ChangeLabelsMixin(SetupMixin):
             self.modalities,
             self.module.device,
             batch_size=batch_size,
+            sample=whole,
             statistics=self.training_.novelty_statistics,
         )
         if query.modalities != self.module.modality_choices[-1]:
@@ -329,6 +331,7 @@ class ChangeLabelsMixin(SetupMixin):
             source,
             base.modalities,
             base.module.device,
+            sample=adata,
             statistics=base.training_.novelty_statistics,
         )
         n_shared = adata.n_vars

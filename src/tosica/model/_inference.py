@@ -53,7 +53,6 @@ from tosica.onto._hierarchy import LabelHierarchy
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from anndata import AnnData
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -105,7 +104,7 @@ class InferenceMixin(SetupMixin):
         confidence: float = DEFAULT_CONFIDENCE,
         batch_size: int | None = None,
         precision: Precision = "32-true",
-        sample: AnnData | None = None,
+        sample: AnnOrMuData | None = None,
         enable_progress_bar: bool = True,
     ) -> AnnotationResult:
         """Run the network over cells once, and collect its outputs.
@@ -121,13 +120,13 @@ class InferenceMixin(SetupMixin):
             ``"novelty"``, which models of a MuData do not have.
         indices
             Positions of the cells to take, a mask or a slice; by default all. The scale of the expression is recognized
-            by all cells.
+            by all cells, which have to be on one.
         layer, use_raw, confidence, batch_size, precision, enable_progress_bar
             As in :meth:`annotate`.
         unannotated
             The last columns of the attention are unannotated tokens, as in :meth:`get_attention`.
         sample
-            If ``adata`` is a part of a query, cells from all over that query, by which the scale of
+            If ``adata`` is a part of a query, cells from all over that query, of the same kind, by which the scale of
             the expression is recognized. p-values of novelty are by the part alone.
 
         Returns
@@ -144,11 +143,8 @@ class InferenceMixin(SetupMixin):
             raise ValueError(f"outputs cannot be {name!r}{did_you_mean(name, OUTPUTS)}")
         source = self._source(adata, indices, layer, use_raw)
         n_obs = source.data.n_obs
-        query = self._load_query(
-            source,
-            batch_size=batch_size,
-            sample=self._whole(adata, indices) if sample is None else sample,
-        )
+        whole = self._whole(adata, indices) if sample is None else sample
+        query = self._load_query(source, batch_size=batch_size, sample=whole)
         run = partial(self._infer_minibatch, query.modalities, output_names, precision)
         cells: dict[str, NDArray] = {}
         with (
@@ -170,7 +166,7 @@ class InferenceMixin(SetupMixin):
         comparison = Comparison()
         if "novelty" in cells:
             if sample is None:
-                comparison = self._compare_with_reference(source)
+                comparison = self._compare_with_reference(source, whole)
             cells["novelty_pvalue"] = self._novelty_pvalues(
                 cells["distance"], cells["nearest"], comparison.batch_signal
             )
@@ -325,7 +321,9 @@ class InferenceMixin(SetupMixin):
         return null.pvalues(distance, nearest).astype(np.float32)
 
     @torch.inference_mode()
-    def _compare_with_reference(self, source: ExpressionSource) -> Comparison:
+    def _compare_with_reference(
+        self, source: ExpressionSource, whole: AnnOrMuData | None
+    ) -> Comparison:
         """Compare at most 2 000 cells with the reference, by the labels that the linear branch gives them.
 
         There is nothing to compare without a branch. That of an adapted model has learnt from cells that may be of
@@ -353,7 +351,8 @@ class InferenceMixin(SetupMixin):
         labels_by_half: tuple[list[IntArray], list[IntArray]] = ([], [])
         measured = None
         with only_warnings(query_logger), warnings.catch_warnings(action="ignore"):
-            query = self._load_query(sample)
+            whole = source.data if whole is None else whole
+            query = self._load_query(sample, sample=whole)
             for batch in query:
                 expression.append(batch.x.cpu().numpy())
                 measured = batch.measured_genes()
@@ -439,7 +438,7 @@ class InferenceMixin(SetupMixin):
             The query; by default the reference.
         indices
             Positions of the cells to take, a mask or a slice; by default all. The scale of the expression is recognized
-            by all cells.
+            by all cells, which have to be on one.
         layer, use_raw, batch_size
             As in :meth:`annotate`.
 

@@ -198,7 +198,8 @@ class PartAnnotator:
         # The part of a cell that cannot be read names it.
         with suppress(ValueError, OSError):
             comparison = self._model._compare_with_reference(
-                self._model._source(spread, None, self._plan.layer, self._plan.use_raw)
+                self._model._source(spread, None, self._plan.layer, self._plan.use_raw),
+                self._sample,
             )
             result = replace(result, **comparison._asdict())
         return result

@@ -65,7 +65,7 @@ class Canvas:
         Axes to draw into, instead of a new figure.
     figsize
         Width and height of the new figure in inches, also of the saved one: letters shrink until
-        they fit, and a warning says if the smallest do not. By default it is large enough for all
+        they fit, and a warning says if names of rows still overlap. By default it is large enough for all
         names.
     show
         Show the figure. ``None`` shows it unless it is saved, returned or drawn into given axes, or
@@ -272,7 +272,7 @@ class Canvas:
             label.set_linespacing(1.0)
 
     def fit_text(self) -> None:
-        """Shrink all letters of a figure of given size until they fit, and warn if they do not."""
+        """Shrink all letters of a figure of given size until they fit, and warn if rows still overlap."""
         if self.figsize is None:
             return
         size = np.array(self.figure.get_size_inches())
@@ -331,8 +331,10 @@ class Canvas:
 
 def _separate_rows(ax: Axes) -> bool:
     """Shrink the names of rows that would overlap; tell whether they are apart then."""
-    labels: list[Any] = [label for label in ax.get_yticklabels() if label.get_text()]
-    if not ax.axison or len(labels) < 2:
+    labels: list[Any] = [
+        label for label in ax.get_yticklabels() if label.get_text().strip()
+    ]
+    if not ax.axison or not ax.yaxis.get_visible() or len(labels) < 2:
         return True
     boxes = [label.get_window_extent() for label in labels]
     middles = np.array([(box.y0 + box.y1) / 2 for box in boxes])
@@ -345,4 +347,5 @@ def _separate_rows(ax: Axes) -> bool:
         return True
     points = labels[0].get_fontsize() * factor
     ax.tick_params(axis="y", labelsize=max(points, SMALLEST_SIZE))
-    return points >= SMALLEST_SIZE
+    # A tenth of a line is empty.
+    return points >= 0.9 * SMALLEST_SIZE

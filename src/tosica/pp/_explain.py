@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 _N_LOGGED = 20
 # Unknown genes that a similar one is looked for.
 _N_SIMILAR = 10
-# One letter of six may differ, or one of four be missing: names of other genes differ in as little as GZMB and GZMA.
-_LIKENESS = 0.8
+# One letter of six may differ, or one of four be missing: other genes differ in one of five, as CD79B from CD79A.
+_LIKENESS = 0.82
 
 
 def hint(genes: GeneList, sources: Sequence[MatchedGeneSets]) -> str:
@@ -142,7 +142,8 @@ def report_left_out(
         if (gene_sets.sizes[is_own] < params.min_genes).all():
             own = [source for source in sources if not source.listed.is_named]
             why = hint(genes, own) or "look at their names"
-            if (n_listed[is_own] < params.min_genes).all():
+            # Names of sets that are in the data as a whole are right.
+            if (gene_sets.sizes[is_own] == n_listed[is_own]).all():
                 why = in_python("lower min_genes, or ") + "pass gene sets of more genes"
             warn_user(
                 f"none of your own gene sets is in the mask, not even {texts[0]}: {why}."

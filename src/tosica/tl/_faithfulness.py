@@ -139,7 +139,8 @@ def faithfulness(
     ranks = _rank_genes(record, model, rng)
     probabilities, is_best = _change_genes(
         model,
-        adata[rows],
+        adata,
+        rows.tolist(),
         {order: rank[group_of_cell[rows]] for order, rank in ranks.items()},
         np.array(shares, dtype=np.float64),
         baseline=_read_baseline(model, adata, record, layer=layer, use_raw=use_raw),
@@ -239,6 +240,7 @@ def _read_baseline(
 def _change_genes(
     model: TOSICA,
     adata: AnnData,
+    indices: list[int],
     ranks: dict[str, IntArray],
     shares: FloatArray,
     *,
@@ -253,7 +255,9 @@ def _change_genes(
     model
         The model.
     adata
-        Cells to change.
+        The query.
+    indices
+        Positions of the cells to change.
     ranks
         Rank of each gene in each cell, ``(n_cells, n_genes)``, by each order.
     shares
@@ -270,9 +274,9 @@ def _change_genes(
     module = model.module
     n_changed = np.round(shares * ranks["genes"].shape[1])
     curves = list(product(_CHANGES, ranks))
-    shape = (adata.n_obs, len(shares))
-    probabilities = {curve: np.empty(shape) for curve in curves}
-    is_best = {curve: np.empty(shape) for curve in curves}
+    shape = (len(indices), len(shares))
+    probabilities: _Curves = {curve: np.empty(shape) for curve in curves}
+    is_best: _Curves = {curve: np.empty(shape) for curve in curves}
 
     def change(batch: Minibatch) -> int:
         x = batch.x
@@ -303,9 +307,11 @@ def _change_genes(
     with (
         only_warnings(query_logger),
         thread_pool(module.device),
-        progress(adata.n_obs, "faithfulness") as step,
+        progress(len(indices), "faithfulness") as step,
     ):
-        batches = model.iter_batches(adata, layer=layer, use_raw=use_raw)
+        batches = model.iter_batches(
+            adata, indices=indices, layer=layer, use_raw=use_raw
+        )
         for n_cells in thread_map(change, batches):
             step.update(n_cells)
     return probabilities, is_best

@@ -65,10 +65,10 @@ _DTYPES = {
 _MIN_REPLICATES = 4
 # Fewest samples on a side whose adjusted p-values are evidence.
 _MIN_SAMPLES = 3
-# Why p-values of a test are no evidence.
+# Why p-values of a test only rank, and without adjusted ones.
 FEW_SAMPLES = f"fewer than {_MIN_SAMPLES} samples on a side"
 CIRCULAR = "circular: the groups are labels of the model"
-# Why they only rank.
+# Why they only rank, with adjusted ones.
 CELLS = "cells are the replicates, and not independent: pass sample_key if there are samples"
 # Parameters of both functions.
 _OF_BOTH = {
@@ -302,7 +302,7 @@ def _check_method(method: Method | None, sample_key: str | None) -> Method:
 def _find_caveats(
     adata: AnnData, comparison: Comparison, tables: dict[str, pd.DataFrame], key: str
 ) -> dict[str, str]:
-    """Say for each test why its p-values are no evidence; nothing if they are."""
+    """Say for each test why its p-values only rank; nothing if they are evidence."""
     annotation = annotation_key(adata, key)
     labels = read_labels(adata, annotation)
     named = set(comparison.groups.categories) - {UNKNOWN, HETEROGENEOUS}
