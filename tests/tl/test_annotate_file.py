@@ -80,12 +80,11 @@ def test_p_values_are_by_all_cells_as_in_memory(query, toy_model, tmp_path):
     output = tmp_path / "annotated.h5ad"
     tosica.tl.annotate_file(path, toy_model, output, cells_per_part=SIZE)
     toy_model.annotate(many)
-    np.testing.assert_allclose(
-        read(output).obs["tosica_novelty_pvalue"],
-        many.obs["tosica_novelty_pvalue"],
-        # Rounding may change the rank of a cell by one of 90.
-        atol=0.012,
-    )
+    of_file = read(output).obs["tosica_novelty_pvalue"]
+    in_memory = many.obs["tosica_novelty_pvalue"]
+    # Rounding may change the rank of a cell in a hundred, by one of 90.
+    np.testing.assert_allclose(of_file, in_memory, atol=0.012)
+    assert np.isclose(of_file, in_memory, atol=1e-6).mean() > 0.99
 
 
 def test_the_query_is_closed(query, toy_model, tmp_path):

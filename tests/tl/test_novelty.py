@@ -113,10 +113,10 @@ def test_p_values_of_the_same_batch_are_those_of_annotate(model, query):
     """Nothing is subtracted from the genes, and all else is the same."""
     of_annotate = query.obs["tosica_novelty_pvalue"].copy()
     tosica.tl.novelty(query, model)
-    # Rounding may change the rank of a cell by one.
-    np.testing.assert_allclose(
-        query.obs["tosica_novelty_pvalue"], of_annotate, atol=0.005
-    )
+    # Rounding may change the rank of a cell in a hundred, by one.
+    of_novelty = query.obs["tosica_novelty_pvalue"]
+    np.testing.assert_allclose(of_novelty, of_annotate, atol=0.005)
+    assert np.isclose(of_novelty, of_annotate, atol=1e-6).mean() > 0.99
 
 
 @pytest.mark.parametrize("n_labels", [1, 2, 3, 5])
