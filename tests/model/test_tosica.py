@@ -71,7 +71,7 @@ def test_indices(toy_model, toy_query, indices):
     assert toy_model.get_attention(toy_query, indices).index.equals(expected.index)
 
 
-@pytest.mark.filterwarnings("ignore:.*cell")
+@pytest.mark.filterwarnings("ignore::tosica.data.EmptyCellsWarning")
 def test_an_empty_cell_alone_is_on_the_scale_of_all(toy_model, toy_query):
     sc.pp.normalize_total(toy_query, target_sum=100)
     sc.pp.log1p(toy_query)

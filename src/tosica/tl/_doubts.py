@@ -243,14 +243,14 @@ def _another_batch(cells: Cells) -> Doubt | None:
 
 
 def _adapted_without_clusters(cells: Cells) -> Doubt | None:
-    """An adapted model is sure of types that its reference lacks, and its clusters were not looked at."""
+    """Find a model that was adapted to cells whose clusters :func:`tosica.tl.novelty` did not score."""
     if not cells.record.get("adapted") or cells.has_novelty_of_clusters:
         return None
     return Doubt(
         "clusters not scored",
         0.0,
         0.0,
-        "The model was adapted to these cells, and nobody looked for types that its reference lacks.",
+        "The model was adapted to these cells, whose clusters were not scored for types that the reference lacks.",
         "Adapting makes the labels of such types more probable, so that no other rule finds them.",
         f"Score the clusters: {call('tosica.tl.novelty', 'adata, model')}.",
         severity="note",
