@@ -53,10 +53,10 @@ def query(_without_b_cells):
     return _without_b_cells[1].copy()
 
 
-def share(query, pvalue: str, new: bool, level: float = 0.05) -> float:
-    """Share of the new, or the known, cells with a p-value up to a level."""
+def share(query, pvalue: str, new: bool) -> float:
+    """Share of the new, or the known, cells with a p-value up to 0.05."""
     of_type = (query.obs["bulk_labels"] == NEW) == new
-    return (query.obs[pvalue][of_type] <= level).mean()
+    return (query.obs[pvalue][of_type] <= 0.05).mean()
 
 
 def check(query, least: float | None = 0.7) -> None:
