@@ -28,6 +28,7 @@ from benchmarks._results import (
     versions,
     write,
 )
+from benchmarks.adapt import read_blood, read_study
 from tosica._limits import LIMITS
 from tosica.tl._doubts import judge_labels
 from tosica.tl._evidence import Cells
@@ -103,6 +104,22 @@ def blood(folder: Path) -> AnnData:
     return prepared(ad.concat(studies, label=BATCH, index_unique="-"), LABEL, BATCH)
 
 
+def blood_studies(folder: Path) -> AnnData:
+    """Blood of Hao et al. (2021) and of the sext study, types under common names, on the genes of both."""
+    studies = {name: read_blood(folder, name) for name in ("hao", "sext")}
+    for adata in studies.values():
+        adata.layers.clear()
+    return ad.concat(studies, label=BATCH, index_unique="-")
+
+
+def oligodendrocytes(folder: Path) -> AnnData:
+    """13 stages of oligodendrocytes of Marques et al. (2016), in one region and in others."""
+    adata = read_study(folder, "oligo_marques", "inferred_cell_type", "source_name")
+    is_first = adata.obs[BATCH].str.startswith("SN-VTA")
+    adata.obs[BATCH] = np.where(is_first, "one", "others")
+    return adata
+
+
 def mouse(folder: Path) -> AnnData:
     """62 types of 18 tissues of the Tabula Muris."""
     return prepared(ad.read_h5ad(folder / "mouse_tissues.h5ad"), "cell_type")
@@ -116,6 +133,8 @@ TASKS = {
     "kang": Task("Kang, control → IFN-β", kang, "ctrl"),
     "kang back": Task("Kang, IFN-β → control", kang, "stim"),
     "blood": Task("sorted blood → PBMC 3k", blood, "sorted_blood"),
+    "hao": Task("blood, Hao → sext", blood_studies, "hao"),
+    "oligo": Task("oligodendrocytes, one region → five", oligodendrocytes, "one"),
     "mouse": Task("mouse tissues, halves", mouse, "one"),
 }
 

@@ -12,7 +12,8 @@ from sklearn.metrics import roc_auc_score
 from tosica.linear import (
     Neighborhoods,
     ReferenceStatistics,
-    distance_from_confident,
+    contrast_difference,
+    distance_from_typical,
     find_neighborhoods,
     fit_statistics,
     gene_excess,
@@ -51,7 +52,7 @@ def task():
     rates[is_new, MARKERS] = 3
     x = sp.csr_matrix(rng.poisson(rates).astype(float))
     statistics = fit_statistics(reference, codes)
-    neighborhoods = find_neighborhoods(x)
+    neighborhoods = find_neighborhoods(x.log1p())
     assert statistics is not None
     assert neighborhoods is not None
     probability = rng.uniform(0.8, 1, len(positions))
@@ -67,6 +68,28 @@ def shift_of(task):
 def excess_of(task, shift, measured=None):
     average = task.neighborhoods.average()
     return gene_excess(task.x, task.labels, average, shift, task.statistics, measured)
+
+
+def test_neighbors_do_not_depend_on_the_depth_of_a_cell(task):
+    depth = np.linspace(0.5, 2, task.x.shape[0])
+    scaled = find_neighborhoods(sp.diags(depth) @ task.x.log1p())
+    assert scaled is not None
+    assert (scaled.nearest == task.neighborhoods.nearest).all()
+
+
+def test_genes_that_vary_within_labels_decide_no_neighbors_in_standard_deviations(task):
+    rng = np.random.default_rng(1)
+    expression = task.x.log1p().toarray()
+    noisy = np.hstack([expression, rng.gamma(1, 5, (len(expression), 30))])
+    deviations = np.append(expression.std(0), np.full(30, 5.0))
+    share_of_new = {}
+    for name, argument in {"plain": None, "in deviations": deviations}.items():
+        neighborhoods = find_neighborhoods(sp.csr_matrix(noisy), argument)
+        assert neighborhoods is not None
+        of_new = task.is_new[neighborhoods.nearest[task.is_new]]
+        share_of_new[name] = of_new.mean()
+    assert share_of_new["plain"] < 0.5
+    assert share_of_new["in deviations"] > 0.9
 
 
 def test_the_shift_of_the_batch_is_measured(task):
@@ -98,11 +121,44 @@ def test_genes_that_were_not_measured_do_not_count(task):
     )
 
 
-def test_new_cells_are_far_from_the_confident_cells_of_their_label(task):
-    distance = distance_from_confident(
-        task.neighborhoods, task.positions, task.probability
+def test_new_cells_are_far_from_the_typical_cells_of_their_label(task):
+    distance = distance_from_typical(
+        task.neighborhoods, task.positions, 1 - task.probability
     )
-    assert roc_auc_score(task.is_new, distance) > 0.9
+    assert roc_auc_score(task.is_new, distance) > 0.99
+
+
+def contrast_of(task, x, measured=None):
+    return contrast_difference(
+        x,
+        task.labels,
+        task.neighborhoods.average(),
+        1 - task.probability,
+        task.statistics,
+        measured,
+    )
+
+
+def test_new_cells_stand_apart_from_the_query_unlike_their_label(task):
+    assert roc_auc_score(task.is_new, contrast_of(task, task.x)) > 0.9
+
+
+def test_contrasts_do_not_depend_on_the_batch_or_its_sensitivity(task):
+    batch = sp.csr_matrix(np.linspace(0, 3, N_GENES))
+    other = 0.5 * task.x + sp.vstack([batch] * task.x.shape[0])
+    expected = contrast_of(task, task.x)
+    np.testing.assert_allclose(contrast_of(task, other.tocsr()), expected, atol=1e-6)
+
+
+def test_genes_that_were_not_measured_are_in_no_contrast(task):
+    measured = np.ones(N_GENES, dtype=bool)
+    measured[MARKERS] = False
+    without = task.x.toarray()
+    without[:, MARKERS] = 0
+    np.testing.assert_allclose(
+        contrast_of(task, task.x, measured),
+        contrast_of(task, sp.csr_matrix(without), measured),
+    )
 
 
 def test_the_genes_of_new_cells_are_their_markers(task):
@@ -129,6 +185,11 @@ def test_genes_that_another_label_has_are_named_last(task):
 def test_neighborhoods_without_a_label_have_no_excess(task):
     unlabeled = task._replace(labels=np.full_like(task.labels, -1))
     assert not excess_of(unlabeled, shift_of(task)).any()
+
+
+def test_one_label_has_no_contrast(task):
+    one_label = task._replace(labels=np.where(task.labels == 0, 0, -1))
+    assert not contrast_of(one_label, task.x).any()
 
 
 @pytest.mark.parametrize(

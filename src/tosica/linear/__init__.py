@@ -50,7 +50,9 @@ from tosica.linear._logistic import RegressionConfig, fit_regressions
 from tosica.linear._neighborhoods import (
     LabelShift,
     Neighborhoods,
-    distance_from_confident,
+    contrast_difference,
+    deviations_within_labels,
+    distance_from_typical,
     find_neighborhoods,
     gene_excess,
     genes_of_cluster,

@@ -9,6 +9,7 @@ import scipy.sparse as sp
 from sklearn.covariance import LedoitWolf
 from sklearn.decomposition import TruncatedSVD
 from sklearn.neighbors import NearestNeighbors
+from sklearn.preprocessing import normalize
 
 from tosica.linear._reference_statistics import MIN_CELLS, TINY
 
@@ -31,6 +32,8 @@ _N_GENES = 20
 # neighborhood is no random sample of its label; and least variance, as a share of the median gene's.
 _VARIANCE_OF_NEIGHBORHOODS = 0.05
 _FLOOR = 0.02
+# Most standard deviations of one gene in one cell, so that a rare gene is no component of its own.
+_MAX_SCALED = 10
 # Median absolute deviation to standard deviation, of a normal distribution.
 _MAD_TO_SD = 1.4826
 # Cells of a label to estimate its shift from. More hardly change a median.
@@ -66,13 +69,19 @@ class LabelShift(NamedTuple):
     """Robust standard deviation over labels, ``(n_genes,)``."""
 
 
-def find_neighborhoods(x: sp.csr_matrix) -> Neighborhoods | None:
+def find_neighborhoods(
+    x: sp.csr_matrix, deviations: FloatArray | None = None
+) -> Neighborhoods | None:
     """Find the nearest cells of each cell.
+
+    Cells have unit length, since most of a cell's length is its sequencing depth.
 
     Parameters
     ----------
     x
         Normalized expression of the query, ``(n_cells, n_genes)``.
+    deviations
+        Standard deviation of each gene within labels, ``(n_genes,)``, to divide by. That of another batch is not known.
 
     Returns
     -------
@@ -83,9 +92,13 @@ def find_neighborhoods(x: sp.csr_matrix) -> Neighborhoods | None:
     )
     if n_components < _CELLS_PER_COMPONENT or sp.linalg.norm(x) == 0:
         return None
+    scaled = x.astype(np.float64)
+    if deviations is not None:
+        scaled = sp.csr_matrix(scaled.multiply(1 / deviations))
+        scaled.data = np.minimum(scaled.data, _MAX_SCALED)
     # This solver's result does not depend on the order of the cells.
     svd = TruncatedSVD(n_components, algorithm="arpack", random_state=0)
-    components = svd.fit_transform(x.astype(np.float64))
+    components = svd.fit_transform(normalize(scaled))
     components -= components.mean(0)
     return Neighborhoods(components, _nearest_cells(components))
 
@@ -227,16 +240,16 @@ def gene_excess(
     return np.where(labels >= 0, excess, 0.0)
 
 
-def distance_from_confident(
+def distance_from_typical(
     neighborhoods: Neighborhoods,
     positions: IntArray,
-    probability: FloatArray,
+    doubt: FloatArray,
 ) -> FloatArray:
-    """Compute the distance from the query's own confident cells of the nearest label.
+    """Compute the distance from the query's own typical cells of the nearest label.
 
     A type that the reference lacks varies in the query's components, whatever the batch. The center
-    of a label is the median of the half of its cells that are most probable; distances are
-    Mahalanobis with the covariance of these halves, in logarithms, and means over neighborhoods.
+    of a label is the median of its typical cells; distances of the means of neighborhoods are
+    Mahalanobis with the covariance of typical cells, in logarithms.
 
     Parameters
     ----------
@@ -244,8 +257,8 @@ def distance_from_confident(
         Of all cells.
     positions
         Position of each cell's label, -1 for none, ``(n_cells,)``.
-    probability
-        Of that label, ``(n_cells,)``.
+    doubt
+        The half of a label's cells that have least of it are typical, ``(n_cells,)``.
 
     Returns
     -------
@@ -253,23 +266,87 @@ def distance_from_confident(
     """
     centers = []
     residuals = []
-    for label in np.unique(positions[positions >= 0]):
-        cells = np.flatnonzero(positions == label)
-        if len(cells) < MIN_CELLS:
-            continue
-        n_confident = -(-len(cells) // 2)
-        by_probability = np.argsort(-probability[cells], kind="stable")
-        confident = neighborhoods.components[cells[by_probability[:n_confident]]]
-        centers.append(np.median(confident, axis=0))
-        residuals.append(confident - centers[-1])
+    for cells in _typical_cells(positions, doubt).values():
+        components = neighborhoods.components[cells]
+        centers.append(np.median(components, axis=0))
+        residuals.append(components - centers[-1])
     if not centers:
         return np.zeros(len(positions))
     covariance = LedoitWolf(assume_centered=True).fit(np.vstack(residuals))
-    distances = np.min(
-        [covariance.mahalanobis(neighborhoods.components - c) for c in centers], axis=0
-    )
-    log_distance = np.log(np.maximum(distances, TINY))
-    return log_distance[neighborhoods.nearest].mean(1)
+    means = neighborhoods.average() @ neighborhoods.components
+    distances = [covariance.mahalanobis(means - center) for center in centers]
+    return np.log(np.maximum(np.min(distances, axis=0), TINY))
+
+
+def _typical_cells(positions: IntArray, doubt: FloatArray) -> dict[int, IntArray]:
+    """Take the half of each label's cells with the least doubt; labels of few cells have none."""
+    typical: dict[int, IntArray] = {}
+    for label in np.unique(positions[positions >= 0]):
+        cells = np.flatnonzero(positions == label)
+        if len(cells) >= MIN_CELLS:
+            n_typical = -(-len(cells) // 2)
+            by_doubt = np.argsort(doubt[cells], kind="stable")
+            typical[int(label)] = cells[by_doubt[:n_typical]]
+    return typical
+
+
+def contrast_difference(
+    x: sp.csr_matrix,
+    labels: IntArray,
+    average: sp.csr_matrix,
+    doubt: FloatArray,
+    statistics: ReferenceStatistics,
+    measured: BoolArray | None = None,
+) -> FloatArray:
+    """Compare what sets a neighborhood apart from the query with what sets its label apart from the reference.
+
+    What all cells of a query share cancels, and so does how strongly a technology tells types apart. Query and
+    reference are the mean of the same labels, each of which counts once; that of a label in the query is the
+    mean of its typical neighborhoods. Genes are in standard deviations within labels.
+
+    Parameters
+    ----------
+    x
+        Normalized expression of the query, ``(n_cells, n_genes)``.
+    labels
+        Position of each neighborhood's label in ``statistics.labels``, -1 for none.
+    average
+        Matrix of :meth:`Neighborhoods.average`.
+    doubt
+        The half of a label's neighborhoods that have least of it are typical, ``(n_cells,)``.
+    statistics
+        Of the model's reference.
+    measured
+        Shape ``(n_genes,)``: ``False`` for genes that the query lacks, which are left out.
+
+    Returns
+    -------
+    Minus the cosine of the two contrasts, ``(n_cells,)``; 0 where no neighbor has a label, and everywhere if fewer
+    than two labels have enough cells.
+    """
+    typical = _typical_cells(labels, doubt)
+    if len(typical) < 2:
+        return np.zeros(x.shape[0])
+    weights = 1 / deviations_within_labels(statistics)
+    if measured is not None:
+        weights = weights * measured
+    centers = [_mean_of(average[cells]) @ x for cells in typical.values()]
+    query_center = np.mean(centers, axis=0)
+    reference_center = statistics.means[list(typical)].mean(0)
+    contrasts = (statistics.means - reference_center) * weights
+    contrasts /= np.maximum(np.linalg.norm(contrasts, axis=1, keepdims=True), TINY)
+    cosines = np.zeros(x.shape[0])
+    for first_row in range(0, x.shape[0], _BATCH_SIZE):
+        rows = slice(first_row, first_row + _BATCH_SIZE)
+        contrast = ((average[rows] @ x).toarray() - query_center) * weights
+        length = np.maximum(np.linalg.norm(contrast, axis=1), TINY)
+        cosines[rows] = (contrast * contrasts[labels[rows]]).sum(1) / length
+    return np.where(labels >= 0, -cosines, 0.0)
+
+
+def _mean_of(rows: sp.csr_matrix) -> FloatArray:
+    """Mean row, ``(n_columns,)``."""
+    return np.asarray(rows.mean(0)).ravel()
 
 
 def standardize_robustly(values: FloatArray) -> FloatArray:
@@ -338,9 +415,17 @@ def _error_of_means(
     variance: FloatArray, shift: LabelShift, n_cells: int
 ) -> FloatArray:
     """Standard error of a gene's mean over cells of a label, in another batch."""
-    varying = variance[variance > 0]
-    floor = TINY
-    if len(varying):
-        floor = _FLOOR * float(np.median(varying))
     of_mean = variance / n_cells + _VARIANCE_OF_NEIGHBORHOODS * variance
-    return np.sqrt(of_mean + shift.spread**2 + floor)
+    return np.sqrt(of_mean + shift.spread**2 + _least_variance(variance))
+
+
+def deviations_within_labels(statistics: ReferenceStatistics) -> FloatArray:
+    """Standard deviation of each gene within labels of the reference, above 0, ``(n_genes,)``."""
+    variance = np.asarray(statistics.variance, dtype=np.float64)
+    return np.sqrt(variance + _least_variance(variance))
+
+
+def _least_variance(variance: FloatArray) -> float:
+    """Variance that is added to all genes', so that none is 0."""
+    varying = variance[variance > 0]
+    return _FLOOR * float(np.median(varying)) if len(varying) else TINY

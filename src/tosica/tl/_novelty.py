@@ -23,7 +23,9 @@ from tosica.linear import (
     ReferenceStatistics,
     add_doubt,
     common_shift,
-    distance_from_confident,
+    contrast_difference,
+    deviations_within_labels,
+    distance_from_typical,
     find_neighborhoods,
     fit_null,
     fit_statistics,
@@ -77,15 +79,24 @@ def novelty(
     r"""Score cells and clusters of the query that may be of a type the reference lacks.
 
     A model often gives a high probability to cells of a type that it was not trained on, and genes
-    of such a type hardly vary in the reference. The score adds three measures, each in robust
-    standard deviations over the query's cells:
+    of such a type hardly vary in the reference. The score adds measures, each in robust standard
+    deviations over the query's cells:
 
     1. that of ``model.annotate``: the distance of the cell from the nearest label, over genes and
        in principal components of the reference, and 1 - its probability,
-    2. the difference of the cell's neighborhood (five cells, in the query's own components) from
-       its label in the 20 genes that differ most,
-    3. the distance of the neighborhood from the query's own confident cells of the nearest label. In a query
-       that is not corrected, the first measure takes its place, twice: of the cell, and as the neighborhood's mean.
+    2. the difference of the cell's neighborhood (five cells, in the query's own components of cells of unit
+       length) from its label in the 20 genes that differ most.
+
+    In another batch, the query tells better than the reference what its labels are like:
+
+    3. the distance of the neighborhood from the query's own typical cells of the nearest label, the half that is most
+       probable,
+    4. the same, from the half that is least by the first two measures,
+    5. minus the cosine of what sets the neighborhood apart from the query and what sets its label apart from the
+       reference.
+
+    In a query that is not corrected, the third is the neighborhood's mean of the first, and components are those of
+    genes in standard deviations.
 
     Known batches are taken off: for each gene, the median over the labels of the difference between
     query and reference is subtracted, and genes in which this difference varies among labels count
@@ -219,7 +230,8 @@ def novelty(
     probability = _probability_before(model, query)
     if probability is None:
         probability = read_numbers(adata, f"{key}_probability")
-    neighborhoods = find_neighborhoods(query.x)
+    deviations = deviations_within_labels(statistics) if shift is None else None
+    neighborhoods = find_neighborhoods(query.x, deviations)
     if clusters is None:
         clusters = _split_labels(predicted, neighborhoods)
     score = add_doubt(distance, probability)
@@ -236,13 +248,21 @@ def novelty(
             query.x, labels, average, gene_shift, statistics, query.measured
         )
         of_cell = standardize_robustly(score)
+        score = of_cell + standardize_robustly(excess)
         if shift is None:
-            # The reference tells where labels are: the query's own cells need not.
-            third = of_cell + average @ of_cell
+            # The reference tells where labels are.
+            score = score + average @ of_cell
         else:
-            in_query = distance_from_confident(neighborhoods, positions, probability)
-            third = standardize_robustly(in_query)
-        score = standardize_robustly(of_cell + standardize_robustly(excess) + third)
+            score = score + _score_in_query(
+                query,
+                neighborhoods,
+                positions,
+                labels,
+                1 - probability,
+                score,
+                statistics,
+            )
+        score = standardize_robustly(score)
     pvalue = pvalues(distance, null.reference_distances)
     cells = _score_clusters(score, pvalue, clusters)
     result = adata.copy() if copy else adata
@@ -323,6 +343,47 @@ def _statistics(model: TOSICA, reference: AnnData | None) -> ReferenceStatistics
             "model was trained on."
         )
     return statistics
+
+
+def _score_in_query(
+    query: QueryExpression,
+    neighborhoods: Neighborhoods,
+    positions: IntArray,
+    labels: IntArray,
+    improbability: FloatArray,
+    score: FloatArray,
+    statistics: ReferenceStatistics,
+) -> FloatArray:
+    """Sum the measures of how far neighborhoods are from what the query itself tells of its labels.
+
+    Parameters
+    ----------
+    query
+        All cells.
+    neighborhoods
+        Of these cells.
+    positions, labels
+        Position of each cell's and of each neighborhood's label in the statistics, -1 for none.
+    improbability
+        1 - probability of each cell's label.
+    score
+        Sum of the measures that compare with the reference.
+    statistics
+        Those of the reference.
+    """
+    measures = [
+        distance_from_typical(neighborhoods, positions, improbability),
+        distance_from_typical(neighborhoods, positions, score),
+        contrast_difference(
+            query.x,
+            labels,
+            neighborhoods.average(),
+            improbability,
+            statistics,
+            query.measured,
+        ),
+    ]
+    return np.sum([standardize_robustly(measure) for measure in measures], axis=0)
 
 
 def _score_clusters(
