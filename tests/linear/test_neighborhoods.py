@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 from tosica.linear import (
     Neighborhoods,
     ReferenceStatistics,
-    contrast_difference,
+    contrast_distance,
     distance_from_typical,
     find_neighborhoods,
     fit_statistics,
@@ -128,8 +128,37 @@ def test_new_cells_are_far_from_the_typical_cells_of_their_label(task):
     assert roc_auc_score(task.is_new, distance) > 0.99
 
 
+def test_the_lower_half_of_a_label_is_typical(task):
+    """The first label is the new cells and as many others: either half may be its typical one."""
+    kept = np.r_[:N_NEW, N_PER_LABEL : len(task.positions)]
+    neighborhoods = find_neighborhoods(task.x.log1p()[kept])
+    assert neighborhoods is not None
+    is_new = task.is_new[kept]
+    area = {}
+    for name, unlikeness in {"new": is_new, "known": ~is_new}.items():
+        distance = distance_from_typical(
+            neighborhoods, task.positions[kept], unlikeness.astype(float)
+        )
+        of_label = task.positions[kept] == 0
+        area[name] = roc_auc_score(is_new[of_label], distance[of_label])
+    assert area["new"] > 0.99
+    assert area["known"] < 0.01
+
+
+def test_cells_that_equal_the_highest_typical_one_are_typical(task):
+    order = np.random.default_rng(0).permutation(len(task.positions))
+    equal = np.round(1 - task.probability, 1)
+    distance = distance_from_typical(task.neighborhoods, task.positions, equal)
+    neighborhoods = find_neighborhoods(task.x.log1p()[order])
+    assert neighborhoods is not None
+    of_shuffled = distance_from_typical(
+        neighborhoods, task.positions[order], equal[order]
+    )
+    np.testing.assert_allclose(of_shuffled, distance[order], atol=1e-6)
+
+
 def contrast_of(task, x, measured=None):
-    return contrast_difference(
+    return contrast_distance(
         x,
         task.labels,
         task.neighborhoods.average(),
@@ -182,18 +211,15 @@ def test_genes_that_another_label_has_are_named_last(task):
     assert first in ranked
 
 
-def test_neighborhoods_without_a_label_have_no_excess(task):
-    unlabeled = task._replace(labels=np.full_like(task.labels, -1))
-    assert not excess_of(unlabeled, shift_of(task)).any()
-
-
 def test_one_label_has_no_contrast(task):
-    one_label = task._replace(labels=np.where(task.labels == 0, 0, -1))
+    one_label = task._replace(labels=np.zeros_like(task.labels))
     assert not contrast_of(one_label, task.x).any()
 
 
 @pytest.mark.parametrize(
-    "cells", [np.zeros((50, 20)), np.ones((4, 20))], ids=["all zero", "four cells"]
+    "cells",
+    [np.zeros((50, 20)), np.ones((4, 20)), np.ones((50, 20))],
+    ids=["all zero", "four cells", "all alike"],
 )
 def test_cells_without_components_have_no_neighborhoods(cells):
     assert find_neighborhoods(sp.csr_matrix(cells)) is None

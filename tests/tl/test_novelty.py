@@ -105,7 +105,7 @@ def test_a_query_of_the_same_batch_is_not_corrected(model, query, caplog):
     """To subtract a difference that chance explains would add noise."""
     with caplog.at_level(logging.INFO, logger="tosica"):
         tosica.tl.novelty(query, model)
-    assert "the query is of the reference's batch" in caplog.text
+    assert "labels have no difference from the reference in common" in caplog.text
     assert not query.uns["tosica"]["novelty_corrected"]
 
 
@@ -156,6 +156,40 @@ def test_genes_that_the_query_lacks_are_not_new(model, query, kept):
         tosica.tl.novelty(few, model)
     assert of_annotate < 0.08
     check(few, least=None)
+
+
+@pytest.mark.parametrize("other_batch", [False, True])
+@pytest.mark.parametrize("cutoff", ["auto", 0.99])
+def test_unknown_cells_are_scored_by_their_nearest_label(
+    model, query, cutoff, other_batch
+):
+    if other_batch:
+        moved(query)
+    model.annotate(query, cutoff=cutoff)
+    assert (query.obs["tosica_prediction"] == "Unknown").mean() > 0.1
+    tosica.tl.novelty(query, model)
+    check(query, least=None)
+
+
+@pytest.mark.parametrize("n_alike", [30, 300])
+def test_cells_that_are_all_alike(model, query, n_alike):
+    rows = sp.vstack([query.X[[0]]] * n_alike, format="csr")
+    alike = ad.AnnData(rows, var=query.var)
+    model.annotate(alike)
+    tosica.tl.novelty(alike, model)
+    assert alike.obs["tosica_novelty"].nunique() == 1
+
+
+def test_many_cells_without_counts(model, query):
+    dense = query.X.toarray()
+    dense[:300] = 0
+    query.X = sp.csr_matrix(dense)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="300 cells of the query express none")
+        model.annotate(query)
+        tosica.tl.novelty(query, model)
+    # The score of no cell is divided by a deviation of almost nothing.
+    assert query.obs["tosica_novelty"].abs().max() < 1e3
 
 
 def test_a_query_of_a_new_type_alone(model, query, caplog):
@@ -259,6 +293,23 @@ def test_labels_that_hold_a_new_type_are_to_be_checked(model, query):
     assert f"Many cells of {label}" in finding["cluster unlike its label"]
 
 
+@pytest.mark.parametrize(("score", "severity"), [(12.9, "note"), (13.1, "check")])
+def test_a_very_high_score_of_a_few_cells_is_to_be_checked(
+    model, query, score, severity
+):
+    tosica.tl.novelty(query, model)
+    table = query.uns["tosica_novelty"].copy()
+    table["score"] = table["score"].clip(upper=3.0)
+    share = table["n_cells"] / table.groupby("label")["n_cells"].transform("sum")
+    few = share[(table["n_cells"] > 1) & (table["genes"] != "")].idxmin()
+    assert share[few] < 0.2
+    table.loc[few, ["score", "similar_to"]] = [score, ""]
+    query.uns["tosica_novelty"] = table.sort_values("score", ascending=False)
+    finding = tosica.tl.check(query).set_index("check").loc["cluster unlike its label"]
+    assert finding["severity"] == severity
+    assert f"score {score}" in finding["finding"]
+
+
 def test_clusters_are_groups_of_one_label(model, query):
     tosica.tl.novelty(query, model)
     clusters = query.obs.groupby("tosica_novelty_group", observed=True)
@@ -276,8 +327,13 @@ def test_a_label_may_have_the_name_of_a_cluster(model, query):
     assert (clusters["tosica_prediction"].nunique() == 1).all()
 
 
+@pytest.mark.parametrize("other_batch", [False, True])
 @pytest.mark.parametrize("over_clustering", [None, "louvain"])
-def test_scores_do_not_depend_on_the_order_of_cells(model, query, over_clustering):
+def test_scores_do_not_depend_on_the_order_of_cells(
+    model, query, over_clustering, other_batch
+):
+    if other_batch:
+        model.annotate(moved(query))
     tosica.tl.novelty(query, model, over_clustering=over_clustering)
     order = np.random.default_rng(0).permutation(query.n_obs)
     shuffled = query[order].copy()

@@ -50,7 +50,7 @@ from tosica.linear._logistic import RegressionConfig, fit_regressions
 from tosica.linear._neighborhoods import (
     LabelShift,
     Neighborhoods,
-    contrast_difference,
+    contrast_distance,
     deviations_within_labels,
     distance_from_typical,
     find_neighborhoods,

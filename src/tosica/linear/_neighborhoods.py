@@ -32,12 +32,16 @@ _N_GENES = 20
 # neighborhood is no random sample of its label; and least variance, as a share of the median gene's.
 _VARIANCE_OF_NEIGHBORHOODS = 0.05
 _FLOOR = 0.02
-# Most standard deviations of one gene in one cell, so that a rare gene is no component of its own.
+# Most standard deviations of one gene in one cell, as in scanpy's tutorials: a rare gene would otherwise make a
+# component of its own.
 _MAX_SCALED = 10
-# Median absolute deviation to standard deviation, of a normal distribution.
+# Median and mean absolute deviation to standard deviation, of a normal distribution.
 _MAD_TO_SD = 1.4826
+_MEAN_DEVIATION_TO_SD = 1.2533
 # Cells of a label to estimate its shift from. More hardly change a median.
 _MAX_CELLS_SHIFT = 1_000
+# Differences of values that are equal but for rounding, as a share of them.
+_ROUNDING = float(np.finfo(np.float32).eps)
 # Cells whose means are dense at a time.
 _BATCH_SIZE = 512
 
@@ -81,7 +85,8 @@ def find_neighborhoods(
     x
         Normalized expression of the query, ``(n_cells, n_genes)``.
     deviations
-        Standard deviation of each gene within labels, ``(n_genes,)``, to divide by. That of another batch is not known.
+        Standard deviation of each gene within labels, ``(n_genes,)``, to divide by. ``None`` in another batch, whose
+        deviations are not known.
 
     Returns
     -------
@@ -96,9 +101,13 @@ def find_neighborhoods(
     if deviations is not None:
         scaled = sp.csr_matrix(scaled.multiply(1 / deviations))
         scaled.data = np.minimum(scaled.data, _MAX_SCALED)
+    cells = normalize(scaled)
+    # The mean of cells of length 1 has length 1 if all are alike.
+    if np.linalg.norm(cells.mean(0)) > 1 - _ROUNDING:
+        return None
     # This solver's result does not depend on the order of the cells.
     svd = TruncatedSVD(n_components, algorithm="arpack", random_state=0)
-    components = svd.fit_transform(normalize(scaled))
+    components = svd.fit_transform(cells)
     components -= components.mean(0)
     return Neighborhoods(components, _nearest_cells(components))
 
@@ -128,7 +137,7 @@ def neighborhood_labels(
     neighborhoods
         Of all cells.
     positions
-        Position of each cell's label, -1 for none, ``(n_cells,)``.
+        Position of each cell's label, ``(n_cells,)``.
     probability
         Of that label, ``(n_cells,)``.
     n_labels
@@ -136,15 +145,14 @@ def neighborhood_labels(
 
     Returns
     -------
-    Positions, -1 where no cell of the neighborhood has a label, ``(n_cells,)``.
+    Positions, ``(n_cells,)``.
     """
-    labeled = np.flatnonzero(positions >= 0)
+    n_cells = len(positions)
     votes = sp.csr_matrix(
-        (probability[labeled], (labeled, positions[labeled])),
-        shape=(len(positions), n_labels),
+        (probability, (np.arange(n_cells), positions)), shape=(n_cells, n_labels)
     )
     sums = (neighborhoods.average() @ votes).toarray()
-    return np.where(sums.max(1) > 0, sums.argmax(1), -1)
+    return np.asarray(sums.argmax(1))
 
 
 def label_shift(
@@ -160,7 +168,7 @@ def label_shift(
     x
         Normalized expression of the query, ``(n_cells, n_genes)``.
     labels
-        Position of each neighborhood's label in ``means``, -1 for none, ``(n_cells,)``.
+        Position of each neighborhood's label in ``means``, ``(n_cells,)``.
     average
         Matrix of :meth:`Neighborhoods.average`.
     means
@@ -211,7 +219,7 @@ def gene_excess(
     x
         Normalized expression of the query, ``(n_cells, n_genes)``.
     labels
-        Position of each neighborhood's label in ``statistics.labels``, -1 for none.
+        Position of each neighborhood's label in ``statistics.labels``.
     average
         Matrix of :meth:`Neighborhoods.average`.
     shift
@@ -223,7 +231,7 @@ def gene_excess(
 
     Returns
     -------
-    Shape ``(n_cells,)``; 0 where no neighbor has a label.
+    Shape ``(n_cells,)``.
     """
     variance = np.asarray(statistics.variance, dtype=np.float64)
     error = _error_of_means(variance, shift, n_cells=_N_NEIGHBORS)
@@ -237,13 +245,13 @@ def gene_excess(
         difference = np.abs((average[rows] @ x).toarray() - expected) / error
         largest = np.partition(difference, -n_genes, axis=1)[:, -n_genes:]
         excess[rows] = np.log1p(largest.mean(1))
-    return np.where(labels >= 0, excess, 0.0)
+    return excess
 
 
 def distance_from_typical(
     neighborhoods: Neighborhoods,
     positions: IntArray,
-    doubt: FloatArray,
+    unlikeness: FloatArray,
 ) -> FloatArray:
     """Compute the distance from the query's own typical cells of the nearest label.
 
@@ -256,9 +264,9 @@ def distance_from_typical(
     neighborhoods
         Of all cells.
     positions
-        Position of each cell's label, -1 for none, ``(n_cells,)``.
-    doubt
-        The half of a label's cells that have least of it are typical, ``(n_cells,)``.
+        Position of each cell's label, ``(n_cells,)``.
+    unlikeness
+        How unlike its label each cell is, ``(n_cells,)``: the lower half of a label's cells is typical.
 
     Returns
     -------
@@ -266,7 +274,7 @@ def distance_from_typical(
     """
     centers = []
     residuals = []
-    for cells in _typical_cells(positions, doubt).values():
+    for cells in _typical_cells(positions, unlikeness).values():
         components = neighborhoods.components[cells]
         centers.append(np.median(components, axis=0))
         residuals.append(components - centers[-1])
@@ -278,23 +286,23 @@ def distance_from_typical(
     return np.log(np.maximum(np.min(distances, axis=0), TINY))
 
 
-def _typical_cells(positions: IntArray, doubt: FloatArray) -> dict[int, IntArray]:
-    """Take the half of each label's cells with the least doubt; labels of few cells have none."""
+def _typical_cells(positions: IntArray, unlikeness: FloatArray) -> dict[int, IntArray]:
+    """Take the lower half of each label's cells, with all that equal the highest; labels of few cells have none."""
     typical: dict[int, IntArray] = {}
-    for label in np.unique(positions[positions >= 0]):
+    for label in np.unique(positions):
         cells = np.flatnonzero(positions == label)
         if len(cells) >= MIN_CELLS:
-            n_typical = -(-len(cells) // 2)
-            by_doubt = np.argsort(doubt[cells], kind="stable")
-            typical[int(label)] = cells[by_doubt[:n_typical]]
+            middle = (len(cells) - 1) // 2
+            highest = np.partition(unlikeness[cells], middle)[middle]
+            typical[int(label)] = cells[unlikeness[cells] <= highest]
     return typical
 
 
-def contrast_difference(
+def contrast_distance(
     x: sp.csr_matrix,
     labels: IntArray,
     average: sp.csr_matrix,
-    doubt: FloatArray,
+    unlikeness: FloatArray,
     statistics: ReferenceStatistics,
     measured: BoolArray | None = None,
 ) -> FloatArray:
@@ -309,11 +317,11 @@ def contrast_difference(
     x
         Normalized expression of the query, ``(n_cells, n_genes)``.
     labels
-        Position of each neighborhood's label in ``statistics.labels``, -1 for none.
+        Position of each neighborhood's label in ``statistics.labels``.
     average
         Matrix of :meth:`Neighborhoods.average`.
-    doubt
-        The half of a label's neighborhoods that have least of it are typical, ``(n_cells,)``.
+    unlikeness
+        How unlike its label each cell is, ``(n_cells,)``: the neighborhoods of the lower half are typical.
     statistics
         Of the model's reference.
     measured
@@ -321,10 +329,9 @@ def contrast_difference(
 
     Returns
     -------
-    Minus the cosine of the two contrasts, ``(n_cells,)``; 0 where no neighbor has a label, and everywhere if fewer
-    than two labels have enough cells.
+    Cosine distance of the two contrasts, ``(n_cells,)``; zeros if fewer than two labels have enough cells.
     """
-    typical = _typical_cells(labels, doubt)
+    typical = _typical_cells(labels, unlikeness)
     if len(typical) < 2:
         return np.zeros(x.shape[0])
     weights = 1 / deviations_within_labels(statistics)
@@ -333,15 +340,14 @@ def contrast_difference(
     centers = [_mean_of(average[cells]) @ x for cells in typical.values()]
     query_center = np.mean(centers, axis=0)
     reference_center = statistics.means[list(typical)].mean(0)
-    contrasts = (statistics.means - reference_center) * weights
-    contrasts /= np.maximum(np.linalg.norm(contrasts, axis=1, keepdims=True), TINY)
-    cosines = np.zeros(x.shape[0])
+    of_labels = normalize((statistics.means - reference_center) * weights)
+    distance = np.zeros(x.shape[0])
     for first_row in range(0, x.shape[0], _BATCH_SIZE):
         rows = slice(first_row, first_row + _BATCH_SIZE)
-        contrast = ((average[rows] @ x).toarray() - query_center) * weights
-        length = np.maximum(np.linalg.norm(contrast, axis=1), TINY)
-        cosines[rows] = (contrast * contrasts[labels[rows]]).sum(1) / length
-    return np.where(labels >= 0, -cosines, 0.0)
+        means = (average[rows] @ x).toarray()
+        of_neighborhoods = normalize((means - query_center) * weights)
+        distance[rows] = 1 - (of_neighborhoods * of_labels[labels[rows]]).sum(1)
+    return distance
 
 
 def _mean_of(rows: sp.csr_matrix) -> FloatArray:
@@ -352,6 +358,8 @@ def _mean_of(rows: sp.csr_matrix) -> FloatArray:
 def standardize_robustly(values: FloatArray) -> FloatArray:
     """Subtract the median and divide by the median absolute deviation, scaled to a normal's.
 
+    If most values are equal, it is the mean absolute deviation (Iglewicz and Hoaglin, 1993).
+
     Examples
     --------
     >>> import numpy as np
@@ -360,6 +368,8 @@ def standardize_robustly(values: FloatArray) -> FloatArray:
     """
     deviation = values - np.median(values)
     scale = _MAD_TO_SD * np.median(np.abs(deviation))
+    if scale < _ROUNDING * np.abs(deviation).max():
+        scale = _MEAN_DEVIATION_TO_SD * np.abs(deviation).mean()
     return np.asarray(deviation / max(float(scale), TINY))
 
 

@@ -252,7 +252,7 @@ def _adapted_without_clusters(cells: Cells) -> Doubt | None:
         0.0,
         "The model was adapted to these cells, whose clusters were not scored for types that the reference lacks.",
         "Adapting makes the labels of such types more probable, so that no other rule finds them.",
-        f"Score the clusters: {call('tosica.tl.novelty', 'adata, model')}.",
+        f"Score the clusters with the adapted model: {call('tosica.tl.novelty', 'adata, model.adapted_')}.",
         severity="note",
     )
 
@@ -412,13 +412,16 @@ def _cluster_unlike_its_label(cells: Cells) -> Doubt | None:
     if clusters is None:
         return None
     candidates = clusters[(clusters["score"] > 0) & (clusters["genes"] != "")]
-    if candidates.empty:
-        return None
     similar_to = candidates["similar_to"]
-    leading = candidates[similar_to == ""].head(_N_CLUSTERS)
+    # A cell alone is no cluster.
+    several = candidates[candidates["n_cells"] > 1]
+    leading = several[several["similar_to"] == ""].head(_N_CLUSTERS)
+    if leading.empty:
+        return None
+    highest = float(leading["score"].iloc[0])
     descriptions = []
     for _, cluster in leading.iterrows():
-        size = count(cluster["n_cells"], "cell")
+        size = f"{count(cluster['n_cells'], 'cell')}, score {cluster['score']:.1f}"
         n_cells_alike = candidates["n_cells"][similar_to == cluster["cluster"]]
         if len(n_cells_alike):
             clusters_alike = count(len(n_cells_alike), "cluster")
@@ -435,10 +438,19 @@ def _cluster_unlike_its_label(cells: Cells) -> Doubt | None:
     )
     advice = (
         "Genes of a type that the reference lacks tell that it is new; genes that clusters of several labels share may "
-        f"be of the tissue around them, or of the batch. To find the cells, see {place}."
+        f"be of the tissue around them, of a treatment or of the batch. To find the cells, see {place}."
     )
     shares = _share_in_unlike_clusters(cells)
     shares = shares[shares > LIMITS.cells_of_clusters]
+    if shares.empty and highest > LIMITS.highest_cluster_score:
+        return Doubt(
+            "cluster unlike its label",
+            highest,
+            LIMITS.highest_cluster_score,
+            finding,
+            f"{reason} Of queries without a new type, 1 % have a score above {LIMITS.highest_cluster_score:g}.",
+            advice,
+        )
     if shares.empty:
         return Doubt(
             "cluster unlike its label",
@@ -454,7 +466,7 @@ def _cluster_unlike_its_label(cells: Cells) -> Doubt | None:
         float(shares.max()),
         LIMITS.cells_of_clusters,
         f"Many cells of {_with_shares(shares)} are in clusters unlike these labels. {finding}",
-        f"{reason} Of labels without a new type, 5 % have such a share.",
+        f"{reason} Of labels without a new type, 4 % have such a share, and 6 % in another batch.",
         advice,
     )
 
@@ -631,12 +643,13 @@ _RULES: tuple[Callable[[Cells], Doubt | None], ...] = (
     # What is known is told before what is likely.
     _wrong_labels,
     _missed_labels,
+    # It names genes.
+    _cluster_unlike_its_label,
     _unknown_cells,
     _improbable_labels,
     _labels_improbable_before,
     _cells_unlike_the_reference,
     _labels_unlike_the_reference,
-    _cluster_unlike_its_label,
     _confused_labels,
     _few_cells,
     _samples_that_differ,

@@ -91,9 +91,10 @@ def annotating_model(
         writer = "an unknown model"
         if written_by:
             writer = f"a model with the fingerprint {written_by!r}"
+        adapted = " (after adapting, model.adapted_)" if record.get("adapted") else ""
         raise ValueError(
             f"adata.uns[{key!r}] was written by {writer}, and this model's is {model.fingerprint!r}: "
-            f"pass the model that annotated adata, or run "
+            f"pass the model that annotated adata{adapted}, or run "
             f"{call('model.annotate', f'adata, key_added={key!r}')} with this one."
         )
     return model

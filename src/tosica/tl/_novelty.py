@@ -23,7 +23,7 @@ from tosica.linear import (
     ReferenceStatistics,
     add_doubt,
     common_shift,
-    contrast_difference,
+    contrast_distance,
     deviations_within_labels,
     distance_from_typical,
     find_neighborhoods,
@@ -79,24 +79,25 @@ def novelty(
     r"""Score cells and clusters of the query that may be of a type the reference lacks.
 
     A model often gives a high probability to cells of a type that it was not trained on, and genes
-    of such a type hardly vary in the reference. The score adds measures, each in robust standard
-    deviations over the query's cells:
+    of such a type hardly vary in the reference. The score is a sum of measures, each in robust
+    standard deviations over the query's cells. Of three,
 
-    1. that of ``model.annotate``: the distance of the cell from the nearest label, over genes and
-       in principal components of the reference, and 1 - its probability,
-    2. the difference of the cell's neighborhood (five cells, in the query's own components of cells of unit
-       length) from its label in the 20 genes that differ most.
+    1. the first is that of ``model.annotate``: the distance of the cell from the nearest label, over genes
+       and in principal components of the reference, and 1 - its probability,
+    2. the second is the difference of the cell's neighborhood (five cells, in the query's own components of
+       cells of unit length) from its label in the 20 genes that differ most,
+    3. the third is the neighborhood's mean of the first.
 
-    In another batch, the query tells better than the reference what its labels are like:
+    If the query's labels have a difference from the reference in common, as those of another batch do, then the query
+    tells better than the reference what its labels are like, and these take the place of the third:
 
-    3. the distance of the neighborhood from the query's own typical cells of the nearest label, the half that is most
-       probable,
-    4. the same, from the half that is least by the first two measures,
-    5. minus the cosine of what sets the neighborhood apart from the query and what sets its label apart from the
+    3. the distance of the neighborhood from the query's own typical cells of the nearest label, which are the half of
+       its cells with the highest probability,
+    4. the same, where they are the half with the lowest sum of the first two measures,
+    5. the cosine distance of what sets the neighborhood apart from the query and what sets its label apart from the
        reference.
 
-    In a query that is not corrected, the third is the neighborhood's mean of the first, and components are those of
-    genes in standard deviations.
+    Without such a difference, components are those of genes in standard deviations.
 
     Known batches are taken off: for each gene, the median over the labels of the difference between
     query and reference is subtracted, and genes in which this difference varies among labels count
@@ -239,13 +240,17 @@ def novelty(
     gene_shift = LabelShift(no_shift, no_shift)
     if neighborhoods is not None:
         average = neighborhoods.average()
-        labels = neighborhood_labels(
-            neighborhoods, positions, probability, len(statistics.labels)
+        # Cells that are called "Unknown" have a nearest label, too.
+        of_cells = np.where(positions >= 0, positions, nearest)
+        of_neighborhoods = neighborhood_labels(
+            neighborhoods, of_cells, probability, len(statistics.labels)
         )
         if correct_batch:
-            gene_shift = label_shift(query.x, labels, average, statistics.means)
+            gene_shift = label_shift(
+                query.x, of_neighborhoods, average, statistics.means
+            )
         excess = gene_excess(
-            query.x, labels, average, gene_shift, statistics, query.measured
+            query.x, of_neighborhoods, average, gene_shift, statistics, query.measured
         )
         of_cell = standardize_robustly(score)
         score = of_cell + standardize_robustly(excess)
@@ -253,11 +258,11 @@ def novelty(
             # The reference tells where labels are.
             score = score + average @ of_cell
         else:
-            score = score + _score_in_query(
+            score = score + _unlikeness_in_query(
                 query,
                 neighborhoods,
-                positions,
-                labels,
+                of_cells,
+                of_neighborhoods,
                 1 - probability,
                 score,
                 statistics,
@@ -307,7 +312,7 @@ def _batch_shift(
     common = common_shift(query.x, positions, statistics, query.measured)
     if common.signal <= 0:
         logger.info(
-            "novelty: the query is of the reference's batch, and no difference is subtracted"
+            "novelty: labels have no difference from the reference in common, as in its own batch: none is subtracted"
         )
         return None
     return common.shift
@@ -345,16 +350,16 @@ def _statistics(model: TOSICA, reference: AnnData | None) -> ReferenceStatistics
     return statistics
 
 
-def _score_in_query(
+def _unlikeness_in_query(
     query: QueryExpression,
     neighborhoods: Neighborhoods,
-    positions: IntArray,
-    labels: IntArray,
+    of_cells: IntArray,
+    of_neighborhoods: IntArray,
     improbability: FloatArray,
     score: FloatArray,
     statistics: ReferenceStatistics,
 ) -> FloatArray:
-    """Sum the measures of how far neighborhoods are from what the query itself tells of its labels.
+    """Sum three measures of how unlike their label neighborhoods are by what the query itself tells of its labels.
 
     Parameters
     ----------
@@ -362,8 +367,8 @@ def _score_in_query(
         All cells.
     neighborhoods
         Of these cells.
-    positions, labels
-        Position of each cell's and of each neighborhood's label in the statistics, -1 for none.
+    of_cells, of_neighborhoods
+        Positions of their labels in the statistics, ``(n_cells,)``.
     improbability
         1 - probability of each cell's label.
     score
@@ -372,11 +377,11 @@ def _score_in_query(
         Those of the reference.
     """
     measures = [
-        distance_from_typical(neighborhoods, positions, improbability),
-        distance_from_typical(neighborhoods, positions, score),
-        contrast_difference(
+        distance_from_typical(neighborhoods, of_cells, improbability),
+        distance_from_typical(neighborhoods, of_cells, score),
+        contrast_distance(
             query.x,
-            labels,
+            of_neighborhoods,
             neighborhoods.average(),
             improbability,
             statistics,
@@ -417,7 +422,7 @@ def _split_labels(
     for label in labels:
         cells = order[predicted[order] == label]
         # As many clusters as each has cells on average: a new type of a few cells has one of its own.
-        n_distinct = len(np.unique(components[cells], axis=0))
+        n_distinct = len(np.unique(components[cells].round(6), axis=0))
         n_clusters = min(round(np.sqrt(len(cells))), n_distinct, _MAX_CLUSTERS)
         if n_clusters == 1:
             continue
