@@ -239,7 +239,6 @@ def novelty(
     no_shift = np.zeros(query.x.shape[1])
     gene_shift = LabelShift(no_shift, no_shift)
     if neighborhoods is not None:
-        average = neighborhoods.average()
         # Cells that are called "Unknown" have a nearest label, too.
         of_cells = np.where(positions >= 0, positions, nearest)
         of_neighborhoods = neighborhood_labels(
@@ -247,27 +246,19 @@ def novelty(
         )
         if correct_batch:
             gene_shift = label_shift(
-                query.x, of_neighborhoods, average, statistics.means
+                query.x, of_neighborhoods, neighborhoods.average(), statistics.means
             )
-        excess = gene_excess(
-            query.x, of_neighborhoods, average, gene_shift, statistics, query.measured
+        score = _add_neighborhoods(
+            score,
+            query,
+            neighborhoods,
+            of_cells,
+            of_neighborhoods,
+            probability,
+            gene_shift,
+            statistics,
+            in_other_batch=shift is not None,
         )
-        of_cell = standardize_robustly(score)
-        score = of_cell + standardize_robustly(excess)
-        if shift is None:
-            # The reference tells where labels are.
-            score = score + average @ of_cell
-        else:
-            score = score + _unlikeness_in_query(
-                query,
-                neighborhoods,
-                of_cells,
-                of_neighborhoods,
-                1 - probability,
-                score,
-                statistics,
-            )
-        score = standardize_robustly(score)
     pvalue = pvalues(distance, null.reference_distances)
     cells = _score_clusters(score, pvalue, clusters)
     result = adata.copy() if copy else adata
@@ -350,45 +341,62 @@ def _statistics(model: TOSICA, reference: AnnData | None) -> ReferenceStatistics
     return statistics
 
 
-def _unlikeness_in_query(
+def _add_neighborhoods(
+    score: FloatArray,
     query: QueryExpression,
     neighborhoods: Neighborhoods,
     of_cells: IntArray,
     of_neighborhoods: IntArray,
-    improbability: FloatArray,
-    score: FloatArray,
+    probability: FloatArray,
+    gene_shift: LabelShift,
     statistics: ReferenceStatistics,
+    *,
+    in_other_batch: bool,
 ) -> FloatArray:
-    """Sum three measures of how unlike their label neighborhoods are by what the query itself tells of its labels.
+    """Add the measures of neighborhoods to that of single cells.
 
     Parameters
     ----------
+    score
+        The first measure, ``(n_cells,)``.
     query
         All cells.
     neighborhoods
         Of these cells.
     of_cells, of_neighborhoods
         Positions of their labels in the statistics, ``(n_cells,)``.
-    improbability
-        1 - probability of each cell's label.
-    score
-        Sum of the measures that compare with the reference.
+    probability
+        Of each cell's label, ``(n_cells,)``.
+    gene_shift
+        Difference of the query from the reference over its labels.
     statistics
         Those of the reference.
+    in_other_batch
+        Whether the query tells better than the reference what its labels are like.
     """
+    average = neighborhoods.average()
+    excess = gene_excess(
+        query.x, of_neighborhoods, average, gene_shift, statistics, query.measured
+    )
+    first = standardize_robustly(score)
+    score = first + standardize_robustly(excess)
+    if not in_other_batch:
+        return standardize_robustly(score + average @ first)
+    improbability = 1 - probability
     measures = [
         distance_from_typical(neighborhoods, of_cells, improbability),
         distance_from_typical(neighborhoods, of_cells, score),
         contrast_distance(
             query.x,
             of_neighborhoods,
-            neighborhoods.average(),
+            average,
             improbability,
             statistics,
             query.measured,
         ),
     ]
-    return np.sum([standardize_robustly(measure) for measure in measures], axis=0)
+    standardized = [standardize_robustly(measure) for measure in measures]
+    return standardize_robustly(score + np.sum(standardized, axis=0))
 
 
 def _score_clusters(
