@@ -192,6 +192,12 @@ def test_many_cells_without_counts(model, query):
     assert query.obs["tosica_novelty"].abs().max() < 1e3
 
 
+def test_cells_of_an_adapted_model_are_for_that_model(model, query):
+    query.uns["tosica"] |= {"model": "another", "adapted": "adapted to 350 cells"}
+    with pytest.raises(ValueError, match=r"\(after adapting, model\.adapted_\)"):
+        tosica.tl.novelty(query, model)
+
+
 def test_a_query_of_a_new_type_alone(model, query, caplog):
     """What all cells share is a batch effect or a new type, and only the user knows which."""
     new = query[query.obs["bulk_labels"] == NEW].copy()

@@ -91,7 +91,9 @@ def annotating_model(
         writer = "an unknown model"
         if written_by:
             writer = f"a model with the fingerprint {written_by!r}"
-        adapted = " (after adapting, model.adapted_)" if record.get("adapted") else ""
+        adapted = ""
+        if record.get("adapted"):
+            adapted = in_python(" (after adapting, model.adapted_)")
         raise ValueError(
             f"adata.uns[{key!r}] was written by {writer}, and this model's is {model.fingerprint!r}: "
             f"pass the model that annotated adata{adapted}, or run "
