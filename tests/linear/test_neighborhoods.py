@@ -92,6 +92,17 @@ def test_genes_that_vary_within_labels_decide_no_neighbors_in_standard_deviation
     assert share_of_new["in deviations"] > 0.9
 
 
+def test_genes_of_single_cells_decide_no_neighbors_in_standard_deviations(task):
+    expression = task.x.log1p().toarray()
+    n_cells = len(expression)
+    # Each is expressed by one cell, hundreds of standard deviations above the others.
+    rare = np.hstack([expression, np.eye(n_cells)])
+    deviations = np.append(expression.std(0), np.full(n_cells, 0.002))
+    neighborhoods = find_neighborhoods(sp.csr_matrix(rare), deviations)
+    assert neighborhoods is not None
+    assert task.is_new[neighborhoods.nearest[task.is_new]].mean() > 0.9
+
+
 def test_the_shift_of_the_batch_is_measured(task):
     shift = shift_of(task)
     assert shift.common[MOVED].mean() == pytest.approx(2, abs=0.2)

@@ -14,6 +14,8 @@ from sklearn.preprocessing import normalize
 from tosica.linear._reference_statistics import MIN_CELLS, TINY
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tosica._types import BoolArray, FloatArray, IntArray
     from tosica.linear._reference_statistics import ReferenceStatistics
 
@@ -239,10 +241,9 @@ def gene_excess(
         error = np.where(measured, error, np.inf)
     n_genes = min(_N_GENES, x.shape[1])
     excess = np.zeros(x.shape[0])
-    for first_row in range(0, x.shape[0], _BATCH_SIZE):
-        rows = slice(first_row, first_row + _BATCH_SIZE)
+    for rows, means in _means_in_blocks(x, average):
         expected = statistics.means[labels[rows]] + shift.common
-        difference = np.abs((average[rows] @ x).toarray() - expected) / error
+        difference = np.abs(means - expected) / error
         largest = np.partition(difference, -n_genes, axis=1)[:, -n_genes:]
         excess[rows] = np.log1p(largest.mean(1))
     return excess
@@ -342,12 +343,19 @@ def contrast_distance(
     reference_center = statistics.means[list(typical)].mean(0)
     of_labels = normalize((statistics.means - reference_center) * weights)
     distance = np.zeros(x.shape[0])
-    for first_row in range(0, x.shape[0], _BATCH_SIZE):
-        rows = slice(first_row, first_row + _BATCH_SIZE)
-        means = (average[rows] @ x).toarray()
+    for rows, means in _means_in_blocks(x, average):
         of_neighborhoods = normalize((means - query_center) * weights)
         distance[rows] = 1 - (of_neighborhoods * of_labels[labels[rows]]).sum(1)
     return distance
+
+
+def _means_in_blocks(
+    x: sp.csr_matrix, average: sp.csr_matrix
+) -> Iterator[tuple[slice, FloatArray]]:
+    """Rows of a block of neighborhoods, and their means: all may not fit in memory as dense rows."""
+    for first_row in range(0, x.shape[0], _BATCH_SIZE):
+        rows = slice(first_row, first_row + _BATCH_SIZE)
+        yield rows, (average[rows] @ x).toarray()
 
 
 def _mean_of(rows: sp.csr_matrix) -> FloatArray:

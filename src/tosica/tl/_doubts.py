@@ -413,9 +413,10 @@ def _cluster_unlike_its_label(cells: Cells) -> Doubt | None:
         return None
     candidates = clusters[(clusters["score"] > 0) & (clusters["genes"] != "")]
     similar_to = candidates["similar_to"]
-    # A cell alone is no cluster.
-    several = candidates[candidates["n_cells"] > 1]
-    leading = several[several["similar_to"] == ""].head(_N_CLUSTERS)
+    n_cells_like = candidates.groupby("similar_to")["n_cells"].sum()
+    n_cells = candidates["n_cells"] + candidates["cluster"].map(n_cells_like).fillna(0)
+    # A cell that no other is like is no cluster.
+    leading = candidates[(similar_to == "") & (n_cells > 1)].head(_N_CLUSTERS)
     if leading.empty:
         return None
     highest = float(leading["score"].iloc[0])

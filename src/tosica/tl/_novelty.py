@@ -80,24 +80,24 @@ def novelty(
 
     A model often gives a high probability to cells of a type that it was not trained on, and genes
     of such a type hardly vary in the reference. The score is a sum of measures, each in robust
-    standard deviations over the query's cells. Of three,
+    standard deviations over the query's cells:
 
-    1. the first is that of ``model.annotate``: the distance of the cell from the nearest label, over genes
-       and in principal components of the reference, and 1 - its probability,
-    2. the second is the difference of the cell's neighborhood (five cells, in the query's own components of
-       cells of unit length) from its label in the 20 genes that differ most,
-    3. the third is the neighborhood's mean of the first.
+    1. that of ``model.annotate``: the distance of the cell from the nearest label, over genes and
+       in principal components of the reference, and 1 - its probability,
+    2. the difference of the cell's neighborhood (five cells, in the query's own components of cells of unit
+       length) from its label in the 20 genes that differ most,
+    3. the neighborhood's mean of the first.
 
     If the query's labels have a difference from the reference in common, as those of another batch do, then the query
-    tells better than the reference what its labels are like, and these take the place of the third:
+    tells better than the reference what its labels are like. Three measures take the place of the third:
 
-    3. the distance of the neighborhood from the query's own typical cells of the nearest label, which are the half of
-       its cells with the highest probability,
-    4. the same, where they are the half with the lowest sum of the first two measures,
-    5. the cosine distance of what sets the neighborhood apart from the query and what sets its label apart from the
-       reference.
+    - the distance of the neighborhood from the query's own typical cells of the nearest label, which are the half of
+      its cells with the highest probability,
+    - the same, where they are the half with the lowest sum of the first two measures,
+    - the cosine distance of what sets the neighborhood apart from the query and what sets its label apart from the
+      reference.
 
-    Without such a difference, components are those of genes in standard deviations.
+    If it was looked for and there is none, components are those of genes in standard deviations.
 
     Known batches are taken off: for each gene, the median over the labels of the difference between
     query and reference is subtracted, and genes in which this difference varies among labels count
@@ -231,7 +231,9 @@ def novelty(
     probability = _probability_before(model, query)
     if probability is None:
         probability = read_numbers(adata, f"{key}_probability")
-    deviations = deviations_within_labels(statistics) if shift is None else None
+    deviations = None
+    if can_correct and shift is None:
+        deviations = deviations_within_labels(statistics)
     neighborhoods = find_neighborhoods(query.x, deviations)
     if clusters is None:
         clusters = _split_labels(predicted, neighborhoods)
