@@ -449,7 +449,7 @@ def _cluster_unlike_its_label(cells: Cells) -> Doubt | None:
             highest,
             LIMITS.highest_cluster_score,
             finding,
-            f"{reason} Of queries without a new type, 1 % have a score above {LIMITS.highest_cluster_score:g}.",
+            f"{reason} In 1 % of queries, known cells have a score above {LIMITS.highest_cluster_score:g}.",
             advice,
         )
     if shares.empty:
