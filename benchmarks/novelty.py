@@ -349,8 +349,8 @@ def report(result: dict[str, Any]) -> str:
         f"{result['max_epochs']} epochs.",
         "",
         f"`tl.novelty` is furthest behind the better of Mahalanobis and 1 − probability in {worst} ({gaps.min():.2f}).",
-        f"At most {most_false:.0f} % of known cells of a task have a small p-value, but most new cells have none: rank by",
-        f"the score. Labels doubted for their clusters: {100 * runs[DOUBTED[0]].mean():.0f} % of known ones"
+        f"At most {most_false:.0f} % of known cells of a task have a small p-value, but most new cells have none:",
+        f"rank by the score. Labels doubted for their clusters: {100 * runs[DOUBTED[0]].mean():.0f} % of known ones"
         f"{in_other_batch}, {100 * runs[DOUBTED[1]].mean():.0f} % of those of which a quarter is new. Queries with a",
         f"cluster above {LIMITS.highest_cluster_score:g}: {100 * runs[HIGH[0]].mean():.0f} % by known cells,",
         f"{100 * runs[HIGH[1]].mean():.0f} % by new ones.",
