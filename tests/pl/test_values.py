@@ -167,6 +167,9 @@ def test_bars_are_the_table(adata):
         assert texts(ax.get_yticklabels()) == list(table["gene_set"])
         assert_allclose([bar.get_width() for bar in ax.patches], table[values])
         assert "pale" not in ax.get_xlabel()
+        assert ax.get_xlabel().endswith(
+            "\n(cells are the replicates, and not independent)"
+        )
     # What is above 5 % FDR is pale.
     table = tosica.get.rank_gene_sets_df(adata, group)
     (ax,) = pl.rank_gene_sets(adata, group, n_gene_sets=len(table), show=False)

@@ -130,7 +130,7 @@ def rank_gene_sets(
     """Bars of the gene sets that :func:`tosica.tl.rank_gene_sets` ranks first, group by group.
 
     Bars are pale where the adjusted p-value is above 5 %, or where there is none. The label of the axis
-    says which, and why there is none.
+    says which, why there is none, and if cells were the replicates, so that p-values are too small.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ def rank_gene_sets(
         canvas,
         table,
         group_colors(adata, params.get("within") or params.get("groupby")),
-        value_label=_LABELS[values],
+        value_label=_LABELS[values] + _name_caveats(table),
         pale_label=_name_insignificance(table),
         n_columns=n_columns,
     )
@@ -199,12 +199,21 @@ def _name_insignificance(table: pd.DataFrame) -> str:
     reasons = []
     if (table["pval_adj"] > LIMITS.pvalue).any():
         reasons.append(f"adjusted p-value above {LIMITS.pvalue:g}")
-    for caveat in table.loc[table["pval_adj"].isna(), "caveat"].unique():
-        # The table has the caveat in full.
-        reason, _, _ = caveat.partition(":")
+    for reason in _short_caveats(table[table["pval_adj"].isna()]):
         text = f"no adjusted p-value ({reason})" if reason else "no adjusted p-value"
         reasons.append(textwrap.fill(text, _LABEL_LENGTH))
     return ",\nor ".join(reasons)
+
+
+def _name_caveats(table: pd.DataFrame) -> str:
+    """Say what is to be known of bars in full color, one line each."""
+    reasons = [reason for reason in _short_caveats(table[~table["pale"]]) if reason]
+    return "".join(f"\n({reason})" for reason in reasons)
+
+
+def _short_caveats(table: pd.DataFrame) -> list[str]:
+    """Caveats up to the colon. The table has them in full."""
+    return [caveat.partition(":")[0] for caveat in table["caveat"].unique()]
 
 
 def _draw_panels(

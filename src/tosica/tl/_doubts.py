@@ -414,8 +414,8 @@ def _cluster_unlike_its_label(cells: Cells) -> Doubt | None:
     candidates = clusters[(clusters["score"] > 0) & (clusters["genes"] != "")]
     similar_to = candidates["similar_to"]
     n_cells_like = candidates.groupby("similar_to")["n_cells"].sum()
-    n_cells_like = n_cells_like.reindex(candidates["cluster"], fill_value=0).to_numpy()
-    n_cells = candidates["n_cells"] + n_cells_like
+    of_candidates = n_cells_like.reindex(candidates["cluster"], fill_value=0)
+    n_cells = candidates["n_cells"] + of_candidates.to_numpy()
     # A cell that no other is like is no cluster.
     leading = candidates[(similar_to == "") & (n_cells > 1)].head(_N_CLUSTERS)
     if leading.empty:
