@@ -67,7 +67,6 @@ def write_spatial(adata, path, *, zarr_format=3, tables=("table",), folder="tabl
 
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore::zarr.errors.ZarrUserWarning",
     "ignore:Consolidated",
     "ignore:Writing zarr v2",
     # mudata asks for a setting that anndata 0.13 is about to remove.
