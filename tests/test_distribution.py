@@ -13,6 +13,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "tosica"
@@ -62,15 +63,14 @@ def test_every_import_is_of_a_dependency():
                 imported.add(node.module.split(".")[0])
     imported -= {*sys.stdlib_module_names, "tosica"}
     declared = {
-        dependency.name
+        canonicalize_name(dependency.name)
         for dependency in script("list_licenses").read_dependencies(TEXT)
     }
-    providers = packages_distributions()
-    # Names of distributions do not depend on case.
+    distributions = packages_distributions()
     undeclared = {
         name
         for name in imported
-        if not declared & {provider.lower() for provider in providers.get(name, [name])}
+        if declared.isdisjoint(map(canonicalize_name, distributions.get(name, [name])))
     }
     assert undeclared == set()
 

@@ -108,7 +108,7 @@ def test_gradients_inference_mode_and_autocast_are_as_the_callers(
             torch.is_grad_enabled(),
             torch.is_inference_mode_enabled(),
             product.dtype,
-            torch.is_autocast_enabled("mps"),
+            torch.is_autocast_enabled("xpu"),
         )
 
     with thread_pool():
@@ -120,7 +120,7 @@ def test_gradients_inference_mode_and_autocast_are_as_the_callers(
         with (
             torch.inference_mode(),
             torch.autocast("cpu", torch.bfloat16),
-            torch.autocast("mps", torch.bfloat16),
+            torch.autocast("xpu", torch.bfloat16),
         ):
             assert set(thread_map(modes, range(4))) == {
                 (False, True, torch.bfloat16, True)

@@ -247,12 +247,11 @@ def test_a_raw_matrix_is_said_with_its_share_of_poor_cells(
     n_droplets, n_genes, is_warned_of
 ):
     rng = np.random.default_rng(0)
-    cells = sp.random(10, n_genes, 0.05, "csr", rng=rng, data_rvs=lambda n: np.ones(n))
-    droplets = sp.random(
-        n_droplets, n_genes, 0.001, "csr", rng=rng, data_rvs=lambda n: np.ones(n)
-    )
+    cells = rng.binomial(1, 0.05, (10, n_genes))
+    droplets = rng.binomial(1, 0.001, (n_droplets, n_genes))
     names = [f"G{i}" for i in range(n_genes)]
-    adata = query(sp.vstack([cells, droplets]).tocsr(), names)
+    counts = sp.csr_matrix(np.vstack([cells, droplets]), dtype=np.float64)
+    adata = query(counts, names)
     batches = align(adata, pd.Index(names), COUNTS)
     if not is_warned_of:
         list(batches)

@@ -109,7 +109,7 @@ def test_another_organism(small_census):
 def test_the_counts_are_those_of_the_cells_by_ensembl_id_and_symbol(small_census):
     adata = tosica.datasets.census("glow organ")
     source = make_cells(CELLS)
-    positions = adata.obs_names.astype(int)
+    positions = adata.obs_names.astype(int).to_numpy()
     expected = source[positions][:, adata.var_names]
     assert (adata.X != expected.X).nnz == 0
     assert adata.X.dtype == np.float32
@@ -165,7 +165,9 @@ def test_a_download_goes_on_after_a_break(small_census, tmp_path, monkeypatch):
         tosica.datasets.census("glow organ")
     adata = tosica.datasets.census("glow organ")
     assert asked == [200, 200, 200, 30]
-    expected = make_cells(CELLS)[adata.obs_names.astype(int)][:, adata.var_names]
+    expected = make_cells(CELLS)[adata.obs_names.astype(int).to_numpy()][
+        :, adata.var_names
+    ]
     assert (adata.X != expected.X).nnz == 0
     assert not list((tmp_path / "cache").rglob("*.parts"))
 

@@ -94,7 +94,7 @@ def test_dots_are_contributions_with_rings_where_there_is_evidence(adata):
     assert_allclose(dots.get_array(), record["z"].loc[names].to_numpy().ravel())
     added = record["contribution"].loc[names].to_numpy().ravel()
     assert_allclose(dots.get_sizes() / dots.get_sizes().max(), added / added.max())
-    rings = np.reshape(dots.get_linewidths(), (9, 10)) == 1
+    rings = np.isclose(np.reshape(dots.get_linewidths(), (9, 10)), 1)
     table = tosica.get.gene_sets_df(adata, similar=True)
     assert rings.sum() == table["gene_set"].isin(names).sum()
     assert rings.diagonal().all()

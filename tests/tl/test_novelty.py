@@ -333,7 +333,8 @@ def test_clusters_of_one_new_type_are_told_as_one(model, query):
     similar = table[(table["similar_to"] == first) & (table["score"] > 0)]
     assert len(similar) > 1
     is_new = query.obs["bulk_labels"] == NEW
-    assert is_new[query.obs["tosica_novelty_group"].isin(similar["cluster"])].all()
+    is_similar = query.obs["tosica_novelty_group"].isin(similar["cluster"])
+    assert is_new[is_similar].mean() > 0.8
     finding = tosica.tl.check(query).set_index("check").finding
     text = (
         f"and {similar['n_cells'].sum()} in {len(similar)} clusters like it) expresses"

@@ -576,7 +576,9 @@ def _spelled_as(categories: pd.Index, name: str) -> str:
 
 def _sizes(labels: pd.Categorical) -> pd.Series:
     """Number of cells of each label that has some, the most frequent first."""
-    sizes = pd.Series(labels).value_counts()
+    # Labels of as many cells are in the order of their categories.
+    sizes = pd.Series(labels).value_counts(sort=False)
+    sizes = sizes.sort_values(ascending=False, kind="stable")
     return sizes[sizes > 0].set_axis(sizes.index[sizes > 0].astype(str))
 
 
