@@ -179,6 +179,16 @@ def test_copies_keys_and_calls_that_are_repeated(
     assert all("mine" in key for key in new)
 
 
+@pytest.mark.parametrize("name", [function.__name__ for function in WRITERS])
+def test_backed_cells_are_not_copied_after_the_work(name, plain, toy_model, tmp_path):
+    function, arguments = BY_NAME[name], _filled(WRITERS[BY_NAME[name]], toy_model)
+    plain.write_h5ad(tmp_path / "cells.h5ad")
+    backed = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
+    with pytest.raises(ValueError, match=f"{name} cannot write to .* copy=True: call"):
+        function(backed, **arguments, copy=True)
+    backed.file.close()
+
+
 @pytest.mark.parametrize("container", ["view", "backed", "h5ad", "zarr", "mudata"])
 @pytest.mark.parametrize("name", NAMES)
 def test_what_the_data_are_kept_in(

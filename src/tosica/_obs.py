@@ -31,6 +31,39 @@ if TYPE_CHECKING:
 UNKNOWN: Final = "Unknown"
 HETEROGENEOUS: Final = "Heterogeneous"
 
+# Up to here, floating-point numbers hold each integer.
+_LARGEST_INTEGER = 2**53
+# Texts that stand for no label, in lower case.
+_NO_LABELS = {
+    "nan",
+    "na",
+    "n/a",
+    "#n/a",
+    "<na>",
+    "none",
+    "null",
+    "",
+    "-",
+    "--",
+    "?",
+    "unk",
+    "unknown",
+    "unassigned",
+    "not assigned",
+    "unlabeled",
+    "unlabelled",
+    "unannotated",
+    "not annotated",
+    "undefined",
+    "undetermined",
+    "not determined",
+    "not available",
+    "unclassified",
+    "unidentified",
+    "no label",
+    "missing",
+}
+
 # Where tl.attribute writes by default.
 ATTRIBUTION: Final = "tosica_attribution"
 
@@ -91,7 +124,7 @@ def read_groups(
 
 
 def whole_numbers(column: pd.Series, known: Sequence[str]) -> pd.Series:
-    """Take whole numbers for these where pandas holds them as float64, beside cells without one.
+    """Write whole numbers as labels are written: pandas makes 1.0 of 1 beside cells without one.
 
     Parameters
     ----------
@@ -101,11 +134,28 @@ def whole_numbers(column: pd.Series, known: Sequence[str]) -> pd.Series:
         Labels of a model. If some of the numbers are written as these with a point, all are.
     """
     values = column.dropna()
-    if column.dtype.kind != "f" or not len(values) or (values % 1 != 0).any():
+    if column.dtype.kind not in "fiu" or not len(values):
         return column
-    if values.astype(str).isin(known).any():
-        return column.astype(object)
+    if (values % 1 != 0).any() or (values.abs() > _LARGEST_INTEGER).any():
+        return column
+    if values.astype("Int64").astype(str).isin(known).any():
+        return column.astype("Int64")
+    if values.astype(float).astype(str).isin(known).any():
+        return column.astype(float).astype(object)
     return column.astype("Int64")
+
+
+def stands_for_no_label(text: str) -> bool:
+    """Tell if a text says that a cell has no label, as "Unassigned" and "n/a" do.
+
+    Examples
+    --------
+    >>> from tosica._obs import stands_for_no_label
+    >>> stands_for_no_label("not_assigned"), stands_for_no_label("B cell")
+    (True, False)
+    """
+    spelling = " ".join(text.split()).casefold()
+    return spelling.replace("_", " ") in _NO_LABELS
 
 
 def as_groups(
@@ -248,6 +298,52 @@ def file_columns(labels: Sequence[str], where: str) -> list[str]:
             f"({list_names(invalid)}): rename them{cure}."
         )
     return columns
+
+
+def read_probabilities(adata: AnnOrMuData, key: str) -> FloatArray:
+    """Read the probability of each cell's label.
+
+    Raises
+    ------
+    KeyError, TypeError
+        As :func:`read_numbers`.
+    ValueError
+        If a value is missing, or not between 0 and 1.
+    """
+    probability = read_numbers(adata, f"{key}_probability")
+    if not ((probability >= 0) & (probability <= 1)).all():
+        raise ValueError(
+            f"adata.obs['{key}_probability'] holds values that are missing (NaN) or not between 0 "
+            f"and 1: run {call('model.annotate', f'adata, key_added={key!r}')} again."
+        )
+    return probability
+
+
+def check_target(adata: AnnOrMuData, function: str, *, copy: bool) -> None:
+    """Refuse a backed AnnData to which results could not be written, before they are computed.
+
+    Parameters
+    ----------
+    adata
+        Where ``function`` writes.
+    function
+        Its name.
+    copy
+        Whether it writes to a copy.
+
+    Raises
+    ------
+    ValueError
+        If ``adata`` is backed and is a view or to be copied.
+    """
+    if not getattr(adata, "isbacked", False) or not (copy or adata.is_view):
+        return
+    target = "a backed AnnData with copy=True"
+    if adata.is_view:
+        target = "a view of a backed AnnData"
+    raise ValueError(
+        f"{function} cannot write to {target}: call adata.to_memory() first."
+    )
 
 
 # --------------------------------------------------------------------------- annotations

@@ -146,6 +146,12 @@ def test_shares_of_a_sample_add_up(adata):
     assert_allclose([bar.get_x() + bar.get_width() for bar in ax.containers[-1]], 1)
 
 
+def test_the_table_of_no_groups_has_no_rows(adata):
+    genes = tosica.get.genes_df(adata, [])
+    assert len(genes) == len(tosica.get.gene_sets_df(adata, [])) == 0
+    assert list(genes) == list(tosica.get.genes_df(adata))
+
+
 def test_bars_are_the_table(adata):
     group = adata.obs[GROUPBY].cat.categories[2]
     adata = adata.copy()

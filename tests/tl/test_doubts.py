@@ -365,3 +365,26 @@ def test_refuses(query):
     query.obs["tosica_probability"] = np.where(np.arange(60) == 3, np.nan, 0.5)
     with pytest.raises(ValueError, match="tosica_probability"):
         tosica.tl.check(query)
+
+
+# --------------------------------------------------------------------------- known labels
+
+
+@pytest.mark.parametrize("word", ["Unassigned", "n/a", np.nan])
+def test_cells_that_are_known_as_nothing_do_not_count(query, word):
+    known = query.obs["known"].astype(object)
+    known[np.arange(60) % 5 > 1] = word
+    query.obs["known"] = known
+    cells = Cells(query, "tosica", labels_key="known")
+    assert (judge_labels(cells)["verdict"] == "reliable").all()
+    assert cells.agreement().share == 1
+
+
+def test_whole_numbers_beside_cells_without_a_label(query):
+    numbers = {"a": "1", "b": "2", "c": "3"}
+    label(query, query.obs["tosica_prediction"].map(numbers).tolist())
+    query.uns["tosica"]["labels"] = np.array(list(numbers.values()), dtype=object)
+    known = query.obs["tosica_prediction"].astype(float)
+    known.iloc[0] = np.nan
+    query.obs["known"] = known
+    assert Cells(query, "tosica", labels_key="known").agreement().n == 59

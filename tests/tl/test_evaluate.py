@@ -350,3 +350,27 @@ def test_labels_without_any_term(true_labels, predicted, column):
     sentence = f"no cell has a term for its label in adata.obs[{column!r}]: call tosica.onto.map_labels(adata, "
     with pytest.raises(ValueError, match=re.escape(sentence)):
         tosica.tl.evaluate(_adata([true_labels], [predicted]), "known", ontology=True)
+
+
+# -- what is read --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("predicted", [["1", "2", "2"], [1, 2, 2], [1.0, 2.0, 2.0]])
+@pytest.mark.parametrize("known", [[1, 2, 1], [1.0, 2.0, np.nan]])
+def test_whole_numbers_may_be_kept_as_any_number(known, predicted):
+    scores = tosica.tl.evaluate(_adata(known, predicted, labels="12"), "known")
+    assert scores.confusion.loc["1", "1"] == 1
+    assert scores.confusion.loc["2", "2"] == 1
+
+
+@pytest.mark.parametrize("known", [[1, 2, 1], [1.0, 2.0, np.nan]])
+def test_labels_may_be_numbers_with_a_point(known):
+    adata = _adata(known, ["1.0", "2.0", "2.0"], labels=["1.0", "2.0"])
+    scores = tosica.tl.evaluate(adata, "known")
+    assert scores.confusion.loc["1.0", "1.0"] == 1
+
+
+@pytest.mark.parametrize("probability", [np.nan, 90.0])
+def test_probabilities_are_shares(probability):
+    with pytest.raises(ValueError, match="not between 0 and 1"):
+        tosica.tl.evaluate(_adata(["a"], ["a"], probability, labels="ab"), "known")

@@ -52,3 +52,10 @@ def test_the_mean_is_that_of_all_cells(model, query):
     curves = query.uns["faithfulness"]["curves"]
     deleted = curves[(curves["change"] == "deletion") & (curves["order"] == "genes")]
     assert deleted["probability"].iloc[1] < deleted["probability"].iloc[0] - 0.01
+
+
+def test_groups_that_were_renamed_since(model, query):
+    tosica.tl.attribute(query, model, "phase", n_steps=8)
+    query.obs["phase"] = query.obs["phase"].cat.rename_categories("in {}".format)
+    with pytest.raises(ValueError, match=r"has now: call tosica\.tl\.attribute again"):
+        tosica.tl.faithfulness(query, model, n_cells=2)

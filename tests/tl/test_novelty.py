@@ -16,6 +16,7 @@ from sklearn.metrics import roc_auc_score
 
 import tosica
 from tosica.linear import common_shift, fit_statistics
+from tosica.tl._evidence import Cells
 
 NEW = "CD19+ B"
 COLUMNS = [
@@ -391,13 +392,45 @@ def test_a_cell_that_no_other_is_like_is_no_cluster(model, query, is_alone):
     table = query.uns["tosica_novelty"].copy()
     first = table["cluster"].iloc[0]
     assert (table["similar_to"] == first).any()
-    table.iloc[0, table.columns.get_loc("n_cells")] = 1
+    is_first = query.obs["tosica_novelty_group"] == first
+    cells = query[~is_first | (is_first.cumsum() == 1)].copy()
     if is_alone:
-        table = table[table["similar_to"] != first]
-    query.uns["tosica_novelty"] = table
-    finding = tosica.tl.check(query).set_index("check").finding
+        cells.uns["tosica_novelty"] = table[table["similar_to"] != first]
+    finding = tosica.tl.check(cells).set_index("check").finding
     named = f"'{first}' (1 cell," in finding["cluster unlike its label"]
     assert named != is_alone
+
+
+def test_a_subset_has_the_clusters_of_its_cells(model, query):
+    tosica.tl.novelty(query, model)
+    first = query.uns["tosica_novelty"]["label"].iloc[0]
+    others = query[query.obs["tosica_prediction"] != first].copy()
+    clusters = Cells(others, "tosica").clusters
+    assert first not in set(clusters["label"])
+    assert clusters["n_cells"].sum() == others.n_obs
+
+
+def test_unknown_is_no_label_that_a_cluster_is_unlike(model, query):
+    model.annotate(query, cutoff=0.9999)
+    tosica.tl.novelty(query, model)
+    table = query.uns["tosica_novelty"]
+    query.uns["tosica_novelty"] = table.assign(
+        score=np.where(table["label"] == "Unknown", 12.0, 0.1)
+    )
+    assert "Unknown" in set(table["label"])
+    findings = tosica.tl.check(query).set_index("check")["finding"]
+    assert "unlike these labels" not in findings.get("cluster unlike its label", "")
+
+
+def test_labels_of_the_reference_are_read_as_in_training(model, query):
+    reference = model.adata.copy()
+    tosica.tl.novelty(query, model, reference)
+    expected = query.obs["tosica_novelty"].copy()
+    labels = reference.obs["bulk_labels"].astype(object)
+    labels[np.arange(reference.n_obs) % 2 == 0] += " "
+    reference.obs["bulk_labels"] = labels
+    tosica.tl.novelty(query, model, reference)
+    np.testing.assert_allclose(query.obs["tosica_novelty"], expected)
 
 
 def test_clusters_are_groups_of_one_label(model, query):

@@ -119,6 +119,16 @@ def test_groups_with_one_cell_are_left_out_of_all_groups():
             tosica.tl.rank_gene_sets(adata, "group", **options)
 
 
+def test_a_group_may_be_called_rest():
+    adata = annotated_pbmc()
+    names = np.array(["a", "b"], dtype=object)[np.arange(adata.n_obs) % 2]
+    names[0] = "rest"
+    adata.obs["group"] = pd.Categorical(names)
+    with pytest.warns(UserWarning, match="a single cell in 'rest' or"):
+        tosica.tl.rank_gene_sets(adata, "group")
+    assert adata.uns["rank_gene_sets"]["names"].dtype.names == ("a", "b")
+
+
 # -- over samples --------------------------------------------------------------------------------
 
 N_SETS = 200

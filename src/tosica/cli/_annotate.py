@@ -211,7 +211,7 @@ def annotate(
     _refuse_combinations(adapted_model, tissue, **options)
     page = None if output is None or no_report else output.with_suffix(".html")
     check_outputs(output, obs_out, page, adapted_model, overwrite=overwrite)
-    check_cells(query)
+    check_cells(query, over_clustering=options["over_clustering"])
     tosica = load("tosica._report")
     from tosica.cli._files import check_selection, write_table
 
@@ -447,6 +447,7 @@ class _Annotation:
         from tosica.cli._files import read_cells, write_cells
         from tosica.data import BLOCK, CellMatrix
         from tosica.tl import majority_vote
+        from tosica.tl._majority_vote import read_clusters
 
         adata: Any
         with progress(None, f"reading {self.query}"):
@@ -465,11 +466,15 @@ class _Annotation:
             n_poor = (~has_genes).sum()
             logger.info("annotate: %d cells with fewer genes are left out", n_poor)
             adata = adata[has_genes].copy()
+        if self.over_clustering is not None:
+            # A wrong column is told before the cells are annotated.
+            read_clusters(adata, self.over_clustering)
         if self.adapt:
             self.model = self.model.adapt(adata, **self.matrix)
         self.model.annotate(adata, **self.options)
         if self.majority_voting:
-            if self.over_clustering is None and "neighbors" not in adata.uns:
+            has_graph = "neighbors" in adata.uns or adata.n_obs == 1
+            if self.over_clustering is None and not has_graph:
                 _add_neighbors(adata, f"X_{self.key}")
             majority_vote(adata, self.over_clustering, self.min_prop, key=self.key)
         if output is not None:

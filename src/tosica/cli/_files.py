@@ -204,11 +204,22 @@ def _read_table(path: str) -> pd.DataFrame:
 
     if path.lower().endswith(".parquet"):
         return pd.read_parquet(path)
-    # Labels may be called NA, None or null.
+    separator = _separator(path)
+    columns = pd.read_csv(path, sep=separator, index_col=0, nrows=0).columns
+    if separator == "\t" and not len(columns):
+        separator = ","
+        columns = pd.read_csv(path, sep=separator, index_col=0, nrows=0).columns
+    # Labels may be numbers, as 01, or be called NA, None or null.
+    texts = [
+        name
+        for name in columns
+        if not any(number in name for number in ("_probability", "_novelty"))
+    ]
     table = pd.read_csv(
         path,
-        sep=_separator(path),
+        sep=separator,
         index_col=0,
+        dtype=dict.fromkeys(texts, str),
         keep_default_na=False,
         na_values=[""],
     )
@@ -216,7 +227,8 @@ def _read_table(path: str) -> pd.DataFrame:
 
 
 def _separator(path: str) -> str:
-    return "," if path.lower().endswith(".csv") else "\t"
+    name = path.lower().removesuffix(".gz")
+    return "," if name.endswith(".csv") else "\t"
 
 
 # --------------------------------------------------------------------------- writing

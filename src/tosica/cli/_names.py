@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,8 @@ def read_names(values: Iterable[str], known: Collection[str]) -> list[str]:
     """
     names: list[str] = []
     for value in values:
-        if value not in known and Path(value).is_file():
+        # Path.is_file() raises an error for a text that is too long to be a path.
+        if value not in known and os.path.isfile(value):
             lines = Path(value).read_text(encoding="utf-8-sig").splitlines()
             names.extend(line.strip() for line in lines if line.strip())
         else:

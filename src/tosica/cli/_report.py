@@ -38,11 +38,11 @@ def explain(
     use_raw: bool,
 ) -> None:
     """Add what tells the labels to annotated cells, if any has a label."""
-    from tosica._obs import UNKNOWN
+    from tosica._obs import UNKNOWN, read_groups
     from tosica.tl import attribute
     from tosica.tl._evidence import ask_quietly
 
-    if (adata.obs[f"{key}_prediction"] == UNKNOWN).all():
+    if list(read_groups(adata, f"{key}_prediction").categories) == [UNKNOWN]:
         return
     # Models of the original's code do not know the mean cell of their reference.
     has_baseline = model.module.baseline.any()

@@ -144,6 +144,9 @@ def genes_df(
     """
     record = read_attribution(adata, key)
     groups = _select_groups(group, record["groups"], key)
+    columns = ["group", "gene", "contribution", "expression"]
+    if not groups:
+        return pd.DataFrame(columns=columns)
     tables = []
     for name in groups:
         column = name.replace("/", "|")
@@ -158,7 +161,7 @@ def genes_df(
         tables.append(table[:n_genes].rename_axis("gene").reset_index())
     table = pd.concat(tables, ignore_index=True)
     table["group"] = pd.Categorical(table["group"], groups)
-    return table[["group", "gene", "contribution", "expression"]]
+    return table[columns]
 
 
 @validate_params()
@@ -518,7 +521,7 @@ def rank_gene_sets_df(
 
     Returns
     -------
-    DataFrame whose rows are sorted by group and, within a group, from the highest score down:
+    DataFrame whose rows are sorted by group and, within a group, as :func:`tosica.tl.rank_gene_sets` ranked them:
 
     ``group``
         Group of cells (categorical).

@@ -8,7 +8,7 @@ import pandas as pd
 from anndata import AnnData
 
 from tosica._limits import LIMITS
-from tosica._obs import file_columns
+from tosica._obs import check_target, file_columns
 from tosica._probabilities import conformal_threshold, label_sets
 from tosica._settings import logger
 from tosica._text import format_thousands, in_python
@@ -206,14 +206,7 @@ class AnnotationMixin(InferenceMixin):
         if probabilities:
             file_columns(model.labels, "the model")
         adata = self.adata if adata is None else adata
-        # anndata would refuse this only after the work, when the result is written.
-        if getattr(adata, "isbacked", False) and (copy or adata.is_view):
-            target = "a backed AnnData with copy=True"
-            if adata.is_view:
-                target = "a view of a backed AnnData"
-            raise ValueError(
-                f"annotate cannot write to {target}: call adata.to_memory() first."
-            )
+        check_target(adata, "annotate", copy=copy)
         adaptation = model.training_.adaptation
         if adapt:
             model = model.adapt(

@@ -16,7 +16,13 @@ import scipy.sparse as sp
 from scvi.data.fields import BaseAnnDataField, CategoricalObsField, LayerField
 
 from tosica._limits import LIMITS
-from tosica._obs import LIGHT_GRAY, UNKNOWN, default_palette, file_columns
+from tosica._obs import (
+    LIGHT_GRAY,
+    UNKNOWN,
+    default_palette,
+    file_columns,
+    stands_for_no_label,
+)
 from tosica._settings import logger, only_warnings, warn_user
 from tosica._text import argument, call, did_you_mean, in_python, list_names, parameter
 from tosica._validate import InstanceOf
@@ -42,36 +48,6 @@ UNLABELED = InstanceOf("a label", str, Real, bool, optional=True)
 _NO_TERMS = {NO_TERM, "na", "nan", ""}
 # What Cell Ranger calls genes, in var["feature_types"].
 _GENES = "Gene Expression"
-# Texts that stand for no label, in lower case.
-_NO_LABELS = {
-    "nan",
-    "na",
-    "n/a",
-    "#n/a",
-    "<na>",
-    "none",
-    "null",
-    "",
-    "-",
-    "--",
-    "?",
-    "unk",
-    "unknown",
-    "unassigned",
-    "not assigned",
-    "unlabeled",
-    "unlabelled",
-    "unannotated",
-    "not annotated",
-    "undefined",
-    "undetermined",
-    "not determined",
-    "not available",
-    "unclassified",
-    "unidentified",
-    "no label",
-    "missing",
-}
 # Types of numpy that Python's own values have, as pandas calls these.
 _NUMPY_DTYPES = {"integer": "int64", "boolean": "bool", "floating": "float64"}
 
@@ -544,10 +520,10 @@ def clean_labels(
     for i in occurring:
         if text[i] == unlabeled:
             continue
-        spelling = " ".join(text[i].split()).casefold()
-        if spelling.replace("_", " ") in _NO_LABELS and text[i] not in spellings:
+        if stands_for_no_label(text[i]) and text[i] not in spellings:
             none.append(f"{text[i]!r} ({n_cells[i]} cells)")
             continue
+        spelling = " ".join(text[i].split()).casefold()
         code[i] = code_of_spelling.setdefault(spelling, i)
         if code[i] != i:
             joined.append(f"{text[i]!r} with {text[code[i]]!r}")

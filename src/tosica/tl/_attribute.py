@@ -12,7 +12,7 @@ from anndata import AnnData
 from torch.nn.functional import one_hot
 
 from tosica._limits import LIMITS
-from tosica._obs import UNKNOWN, file_columns, read_groups
+from tosica._obs import UNKNOWN, check_target, file_columns, read_groups
 from tosica._parallel import thread_map, thread_pool
 from tosica._progress import progress
 from tosica._settings import logger, only_warnings, query_logger, warn_user
@@ -216,6 +216,7 @@ def attribute(
     """
     is_of_anndata = model.modalities[0].name is None
     (ANNDATA if is_of_anndata else ANY_CELLS).check("adata", adata)
+    check_target(adata, "attribute", copy=copy)
     model = annotating_model(adata, model, key, mudata=True)
     if genes:
         _check_layer_of_genes(adata, model, use_raw)
@@ -351,6 +352,8 @@ class _Groups:
     ----------
     names, n_cells
         Name of each group, and its number of cells.
+    columns
+        Their names in tables.
     codes
         Group of each cell, -1 for cells in none.
     targets
@@ -394,6 +397,7 @@ class _Groups:
             )
         occurring, codes = np.unique(groups.codes[is_explained], return_inverse=True)
         self.names = list(groups.categories[occurring])
+        self.columns = file_columns(self.names, "groupby")
         self.n_cells = np.bincount(codes, minlength=len(occurring))
         self.codes = np.full(adata.n_obs, -1, dtype=np.int64)
         self.codes[is_explained] = codes
@@ -780,7 +784,6 @@ class _GroupMeans:
     def tables(self) -> dict[str, Any]:
         """Make the tables of genes and of gene sets with evidence, and sum up the error."""
         explainer = self._explainer
-        names = self._groups.names
         n_explained = self._n_explained[:, None]
         genes = {
             "genes": self._network_sum / n_explained + self._linear,
@@ -797,13 +800,12 @@ class _GroupMeans:
             raised = raised[:, measured]
             gene_names = gene_names[measured]
             members = sp.csc_matrix(members[measured])
-        columns = file_columns(names, "groupby")
         tables: dict[str, Any] = {
-            name: _as_table(values, gene_names, columns)
+            name: _as_table(values, gene_names, self._groups.columns)
             for name, values in genes.items()
         }
         tables |= _gene_set_tables(
-            genes, raised, names, gene_names, explainer.set_names, members
+            genes, raised, self._groups, gene_names, explainer.set_names, members
         )
         both_parts = self._linear_difference + self._network_difference
         return tables | {
@@ -822,7 +824,7 @@ def _as_table(
 def _gene_set_tables(
     genes: dict[str, FloatArray],
     raised: FloatArray,
-    names: list[str],
+    groups: _Groups,
     gene_names: ObjectArray,
     set_names: ObjectArray,
     members: sp.csc_matrix,
@@ -835,8 +837,10 @@ def _gene_set_tables(
         What :func:`attribute` writes of each gene, by name, each ``(n_groups, n_genes)``.
     raised
         What genes add in cells that express them more than the baseline, ``(n_groups, n_genes)``.
-    names, gene_names, set_names
-        Names of groups, genes and gene sets.
+    groups
+        The groups.
+    gene_names, set_names
+        Names of genes and gene sets.
     members
         Which gene is in which set, ``(n_genes, n_gene_sets)``.
     """
@@ -847,7 +851,7 @@ def _gene_set_tables(
     expressed = np.where(shared > 0, np.maximum(genes["genes"], 0), 0)
     statistics = []
     evidence_of_groups = []
-    for i, name in enumerate(names):
+    for i, name in enumerate(groups.names):
         table = gene_set_statistics(
             expressed[i] * shared[i], genes["effect_size"][i] * shared[i], members
         )
@@ -860,9 +864,8 @@ def _gene_set_tables(
         )
     evidence = pd.concat(evidence_of_groups, ignore_index=True)
     has_evidence = np.isin(set_names, evidence["gene_set"])
-    columns = file_columns(names, "groupby")
     tables = {"evidence": evidence.set_index(evidence.index.astype(str))}
     for field in ("z", "contribution"):
         values = np.array([table[field][has_evidence] for table in statistics])
-        tables[field] = _as_table(values, set_names[has_evidence], columns)
+        tables[field] = _as_table(values, set_names[has_evidence], groups.columns)
     return tables

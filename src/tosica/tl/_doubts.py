@@ -477,9 +477,10 @@ def _share_in_unlike_clusters(cells: Cells) -> pd.Series:
     """Share of each label's cells in clusters with a high score; labels of fewer cells are checked anyway."""
     if cells.clusters is None:
         return pd.Series(dtype=float)
-    by_label = cells.clusters.groupby("label", observed=True)["n_cells"].sum()
-    is_unlike = cells.clusters["score"] > LIMITS.cluster_score
-    unlike = cells.clusters[is_unlike].groupby("label", observed=True)["n_cells"].sum()
+    clusters = cells.clusters[cells.clusters["label"] != UNKNOWN]
+    by_label = clusters.groupby("label", observed=True)["n_cells"].sum()
+    is_unlike = clusters["score"] > LIMITS.cluster_score
+    unlike = clusters[is_unlike].groupby("label", observed=True)["n_cells"].sum()
     shares = (unlike / by_label).dropna()
     return shares[by_label[shares.index] >= LIMITS.few_cells]
 

@@ -10,7 +10,13 @@ import pandas as pd
 from scipy.stats import binomtest
 from sklearn.metrics import precision_recall_fscore_support
 
-from tosica._obs import HETEROGENEOUS, UNKNOWN, read_groups, read_labels, read_numbers
+from tosica._obs import (
+    HETEROGENEOUS,
+    UNKNOWN,
+    read_groups,
+    read_labels,
+    read_probabilities,
+)
 from tosica._settings import logger
 from tosica._text import format_thousands, list_names
 from tosica._validate import CellData, validate_params
@@ -171,27 +177,33 @@ def evaluate(
     13
     """
     column = f"{key}_prediction" if prediction_key is None else prediction_key
-    truth = read_groups(adata, labels_key, name="labels_key", allow_missing=True)
+    trained = read_labels(adata, key)
+    # All cells are read, so that the message on missing predictions counts all of them.
+    predicted = read_groups(adata, column, name="prediction_key", known=trained)
+    truth = read_groups(
+        adata,
+        labels_key,
+        name="labels_key",
+        allow_missing=True,
+        known=[*trained, *predicted.categories],
+    )
     labeled = truth.codes >= 0
     if not labeled.any():
         raise ValueError(
             f"No cell has a known label: adata.obs[{labels_key!r}] is missing (NaN) in all."
         )
-    # All cells are read, so that the message on missing predictions counts all of them.
-    predicted = read_groups(adata, column, name="prediction_key")
     truth = truth[labeled].remove_unused_categories()
     predicted = predicted[labeled].remove_unused_categories()
     probability = None
     if column == f"{key}_prediction":
-        probability = read_numbers(adata, f"{key}_probability")[labeled]
+        probability = read_probabilities(adata, key)[labeled]
     terms = None
     if ontology:
         terms = _score_terms(
             adata, labels_key, column, labeled, confident=column == f"{key}_confident"
         )
-    trained = set(read_labels(adata, key))
     true_labels = set(truth.categories) - {UNKNOWN}
-    shared = true_labels & (trained | set(predicted.categories))
+    shared = true_labels & {*trained, *predicted.categories}
     # With terms, other words are no reason that none is correct.
     if true_labels and not shared and terms is None:
         raise ValueError(
@@ -520,10 +532,16 @@ def _score_terms(
     predicted = _terms(adata, column)[labeled]
     has_terms = (truth != NO_TERM) & (predicted != NO_TERM)
     if not has_terms.any():
-        without = labels_key if (truth == NO_TERM).all() else column
+        columns = {labels_key: truth, column: predicted}
+        without = [name for name, terms in columns.items() if (terms == NO_TERM).all()]
+        if not without:
+            raise ValueError(
+                f"ontology=True was given, but no cell has terms for both its labels in adata.obs[{labels_key!r}] and "
+                f"adata.obs[{column!r}]: name the terms of the others in tosica.onto.map_labels(..., mapping=...)."
+            )
         raise ValueError(
-            f"ontology=True was given, but no cell has a term for its label in adata.obs[{without!r}]: "
-            f"call tosica.onto.map_labels(adata, {without!r}, mapping={{label: identifier}}) first."
+            f"ontology=True was given, but no cell has a term for its label in adata.obs[{without[0]!r}]: "
+            f"call tosica.onto.map_labels(adata, {without[0]!r}, mapping={{label: identifier}}) first."
         )
     kinds: dict[tuple[str, str], bool] = {}
     for a, b in set(zip(predicted, truth, strict=True)):

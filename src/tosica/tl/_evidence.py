@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +13,15 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from tosica._obs import UNKNOWN, read_attention, read_groups, read_labels, read_numbers
+from tosica._obs import (
+    UNKNOWN,
+    read_attention,
+    read_groups,
+    read_labels,
+    read_numbers,
+    read_probabilities,
+    stands_for_no_label,
+)
 from tosica._settings import only_warnings, query_logger
 from tosica._text import call, did_you_mean, in_python, list_names, parameter
 from tosica._validate import CellData, Flag, Names, String, as_names
@@ -102,7 +110,8 @@ def annotating_model(
     return model
 
 
-# Cells of each label in which its markers are looked for.
+# Cells in which markers are looked for: as many for each label in the mean, and at least as many of each label that
+# has them.
 _N_TESTED = 200
 
 
@@ -159,12 +168,7 @@ class Cells:
     ) -> None:
         read_attention(adata, key)
         prediction = read_groups(adata, f"{key}_prediction")
-        self.probability = read_numbers(adata, f"{key}_probability")
-        if not ((self.probability >= 0) & (self.probability <= 1)).all():
-            raise ValueError(
-                f"adata.obs['{key}_probability'] holds values that are missing (NaN) or not between 0 "
-                f"and 1: run {call('model.annotate', f'adata, key_added={key!r}')} again."
-            )
+        self.probability = read_probabilities(adata, key)
         self.key = key
         self.sample_key = sample_key
         self.labels_key = labels_key
@@ -210,18 +214,13 @@ class Cells:
         self.is_corrected = self.has_novelty_of_clusters and bool(
             self.record.get("novelty_corrected", True)
         )
-        self.clusters: pd.DataFrame | None = adata.uns.get(f"{key}_novelty")
-        # Files that were written before clusters were compared.
-        if self.clusters is not None and "similar_to" not in self.clusters:
-            self.clusters = self.clusters.assign(similar_to="")
+        self.clusters = _read_clusters_of_novelty(adata, key)
         self.samples = None
         if sample_key is not None:
             self.samples = read_groups(adata, sample_key, name="sample_key")
         self.known = None
         if labels_key is not None:
-            self.known = read_groups(
-                adata, labels_key, name="labels_key", allow_missing=True
-            )
+            self.known = read_known_labels(adata, labels_key, self.all_labels)
 
     def by_type(self, values: NDArray[Any]) -> Any:
         """Group values of the cells, ``(n_obs,)``, by cell type."""
@@ -244,6 +243,51 @@ class Cells:
             float(self.probability[is_comparable].mean()),
             int(is_comparable.sum()),
         )
+
+
+def read_known_labels(
+    adata: AnnOrMuData, labels_key: str, labels: Sequence[str]
+) -> pd.Categorical:
+    """Read known labels.
+
+    Cells have none (code -1) where a text says so, as "Unassigned" does.
+
+    Parameters
+    ----------
+    adata
+        Annotated cells.
+    labels_key
+        Column of ``adata.obs``.
+    labels
+        Those of the model, whose spelling of numbers counts.
+    """
+    known = read_groups(
+        adata, labels_key, name="labels_key", allow_missing=True, known=labels
+    )
+    none = [
+        name
+        for name in known.categories
+        if stands_for_no_label(name) and name not in labels
+    ]
+    return known.remove_categories(none)
+
+
+def _read_clusters_of_novelty(adata: AnnOrMuData, key: str) -> pd.DataFrame | None:
+    """Read what :func:`tosica.tl.novelty` wrote of clusters; of a subset, those that still have cells."""
+    table: pd.DataFrame | None = adata.uns.get(f"{key}_novelty")
+    if table is None:
+        return None
+    # Files that were written before clusters were compared.
+    if "similar_to" not in table:
+        table = table.assign(similar_to="")
+    column = f"{key}_novelty_group"
+    if column not in adata.obs:
+        return table
+    n_cells = read_groups(adata, column).value_counts()
+    table = table.assign(
+        n_cells=n_cells.reindex(table["cluster"], fill_value=0).to_numpy()
+    )
+    return table[table["n_cells"] > 0]
 
 
 @dataclass(frozen=True)

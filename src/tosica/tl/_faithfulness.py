@@ -12,7 +12,13 @@ import torch
 from scipy.integrate import trapezoid
 from scipy.stats import sem
 
-from tosica._obs import ATTRIBUTION, annotation_key, read_attribution, read_groups
+from tosica._obs import (
+    ATTRIBUTION,
+    annotation_key,
+    check_target,
+    read_attribution,
+    read_groups,
+)
 from tosica._parallel import thread_map, thread_pool
 from tosica._progress import progress
 from tosica._settings import logger, only_warnings, query_logger
@@ -126,6 +132,7 @@ def faithfulness(
     ascend = all(low < high for low, high in pairwise(shares))
     if len(shares) < 2 or shares[0] != 0 or shares[-1] != 1 or not ascend:
         raise ValueError(f"shares must ascend from 0 to 1, not {shares}.")
+    check_target(adata, "faithfulness", copy=copy)
     model = annotating_model(adata, model, annotation_key(adata, key))
     record = read_attribution(adata, key)
     rng = np.random.default_rng(seed)
@@ -135,6 +142,11 @@ def faithfulness(
     )
     group_of_cell = codes[groups.codes]
     explained = np.flatnonzero(group_of_cell >= 0)
+    if not len(explained):
+        raise ValueError(
+            f"adata.uns[{key!r}] explains none of the groups that adata.obs[{record['groupby']!r}] has now: "
+            "call tosica.tl.attribute again."
+        )
     rows = np.sort(rng.permutation(explained)[:n_cells])
     ranks = _rank_genes(record, model, rng)
     probabilities, is_best = _change_genes(

@@ -16,6 +16,7 @@ from tosica._obs import (
     HETEROGENEOUS,
     UNKNOWN,
     as_groups,
+    check_target,
     read_groups,
     read_labels,
     read_numbers,
@@ -169,6 +170,7 @@ def majority_vote(
     >>> adata.obs["tosica_majority_vote"].cat.categories[-1]
     'Heterogeneous'
     """
+    check_target(adata, "majority_vote", copy=copy)
     predicted = read_groups(adata, f"{key}_prediction")
     key_added = key_added or f"{key}_majority_vote"
     inputs = [f"{key}_prediction", f"{key}_probability", f"{key}_over_clustering"]
@@ -327,6 +329,8 @@ def over_cluster(data: AnnOrMuData) -> pd.Categorical:
     ValueError
         If there is no graph.
     """
+    if data.n_obs == 1:
+        return pd.Categorical.from_codes([0], pd.Index(["0"], dtype=object))
     try:
         import igraph  # noqa: F401
     except ImportError as error:
@@ -389,7 +393,11 @@ def read_clusters(adata: AnnOrMuData, values: Clusters | None) -> pd.Categorical
         return over_cluster(adata)
     if isinstance(values, str):
         return read_groups(adata, values)
-    if isinstance(values, pd.DataFrame | Mapping) or np.ndim(values) != 1:
+    try:
+        n_dimensions = np.ndim(values)
+    except ValueError:  # lists of several lengths
+        n_dimensions = 2
+    if isinstance(values, pd.DataFrame | Mapping) or n_dimensions != 1:
         raise TypeError(
             f"over_clustering must be {CLUSTERS.description}, not {describe_value(values)}."
         )

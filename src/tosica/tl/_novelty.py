@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import count, islice
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import pandas as pd
 import torch
 from sklearn.cluster import KMeans
 
-from tosica._obs import read_groups, read_numbers
+from tosica._obs import check_target, read_groups, read_numbers
 from tosica._progress import progress
 from tosica._settings import logger, only_warnings, query_logger
 from tosica._validate import validate_params
@@ -38,6 +39,7 @@ from tosica.linear import (
     standardize_robustly,
     subsample_by_label,
 )
+from tosica.model._fields import clean_labels
 from tosica.model._query_loader import QueryExpression, read_all
 from tosica.tl._evidence import ANNOTATED_BY_MODEL, annotating_model
 from tosica.tl._majority_vote import CLUSTERS, read_clusters
@@ -207,6 +209,7 @@ def novelty(
     ... ].median().idxmax()
     'CD19+ B'
     """
+    check_target(adata, "novelty", copy=copy)
     model = annotating_model(adata, model, key)
     load_annotations(adata)
     statistics = _statistics(model, reference)
@@ -328,7 +331,19 @@ def _statistics(model: TOSICA, reference: AnnData | None) -> ReferenceStatistics
             f"reference.obs has no column {labels_key!r}, the labels that the model was set up with: pass the "
             "reference that the model was trained on, or name its labels so."
         )
-    codes = pd.Index(model.labels).get_indexer(reference.obs[labels_key].astype(str))
+    column = read_groups(
+        reference,
+        labels_key,
+        name="labels_key",
+        allow_missing=True,
+        known=model.labels,
+    )
+    # What stands for no label was said when the model was made.
+    with warnings.catch_warnings(action="ignore"):
+        labels = clean_labels(
+            pd.Series(column), "reference.obs", None, model.labels, must_occur=False
+        )
+    codes = labels.set_categories(model.labels).codes
     rows = subsample_by_label(codes, MAX_CELLS_NOVELTY)
     statistics = None
     with progress(reference.n_obs, "novelty: reference") as step:

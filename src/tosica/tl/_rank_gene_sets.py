@@ -17,6 +17,7 @@ from tosica._obs import (
     HETEROGENEOUS,
     UNKNOWN,
     annotation_key,
+    check_target,
     read_attention,
     read_groups,
     read_labels,
@@ -221,6 +222,7 @@ def rank_gene_sets(
     >>> sc.get.rank_genes_groups_df(adata, None, key="rank_gene_sets").shape
     (20, 6)
     """
+    check_target(adata, "rank_gene_sets", copy=copy)
     method = _check_method(method, sample_key)
     values, gene_sets = read_attention(adata, key)
     samples = _read_samples(adata, sample_key)
@@ -459,7 +461,9 @@ class Comparison:
         sizes = dict(self.groups.value_counts())
         single = []
         for name in tested:
-            n_reference = sizes.get(self.reference, len(self.groups) - sizes[name])
+            n_reference = len(self.groups) - sizes[name]
+            if self.reference != "rest":
+                n_reference = sizes[self.reference]
             if min(sizes[name], n_reference) < 2:
                 single.append(name)
         if single:
@@ -652,6 +656,7 @@ def correlate_gene_sets(
     >>> adata.uns["correlate_gene_sets"]["gene_set"].iloc[0]
     'phagocytosis'
     """
+    check_target(adata, "correlate_gene_sets", copy=copy)
     values, gene_sets = read_attention(adata, key)
     numbers = _numbers(adata, obs_key)
     groups = None if groupby is None else read_groups(adata, groupby)
