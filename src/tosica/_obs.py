@@ -188,6 +188,9 @@ def as_groups(
         raise ValueError(
             f"{where} is missing (NaN) in {n_missing} of {len(column)} cells: {remedy}."
         )
+    if n_missing == len(column):
+        # Pandas holds a column without values as numbers.
+        column = column.astype(object)
     # Text, objects, categories, booleans and whole numbers.
     if column.dtype.kind not in "OSUbiu":
         raise TypeError(

@@ -192,10 +192,7 @@ def test_genes_and_gene_sets_are_those_of_attribute(query, toy_model, read_page)
     record = query.uns["tosica_attribution"]
     record["evidence"] = record["evidence"][record["evidence"]["group"] != "b"]
     stored = read_page(query)
-    assert (
-        "The contributions are those that tosica.tl.attribute wrote to the data."
-        in stored.text
-    )
+    assert "The contributions are those of tosica.tl.attribute." in stored.text
     assert "plus the shift that all labels of these cells share" in stored.text
     assert "Next label: " in stored.text
     gene_sets = tosica.get.gene_sets_df(query)

@@ -255,7 +255,7 @@ def test_samples_that_are_too_few():
     adata = _cells(0, types=("B",))
     adata.obs.loc[adata.obs["condition"] == "stim", "sample"] = "only"
     with pytest.raises(
-        ValueError, match=r"'stim' of adata\.obs\['condition'\] has 1 samples"
+        ValueError, match=r"'stim' of adata\.obs\['condition'\] has 1 sample with"
     ):
         _stim(adata, sample_key="sample")
     assert "rank_gene_sets" not in adata.uns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -619,6 +620,15 @@ def novelty(
     _refuse_new_mudata(query, group, output)
     with progress(None, f"reading {query}"):
         adata = read_cells(query, **_named(selection, group))
+    record = adata.uns.get(key_added)
+    annotated_by = record.get("model") if isinstance(record, Mapping) else None
+    if annotated_by not in (None, loaded.fingerprint):
+        logger.warning(
+            "novelty: the labels in %s are of the model %s, and are replaced by those of %s",
+            query,
+            annotated_by,
+            loaded.fingerprint,
+        )
     loaded.annotate(adata, key_added=key_added, **matrix)
     tosica.tl.novelty(
         adata,

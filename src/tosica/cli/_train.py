@@ -333,7 +333,7 @@ def gene_sets(
 # Tables of a mask about names that were not matched, and what they hold.
 _UNMATCHED = {
     "left_out": "left out",
-    "unknown_genes": "not in the reference, with a similar name",
+    "unknown_genes": "not in the reference",
 }
 
 

@@ -232,6 +232,9 @@ _COLUMNS = (
     "novelty_cluster_pvalue",
     "novelty_group",
     "majority_vote",
+    "confident",
+    "confident_ontology_term_id",
+    "confident_probability",
 )
 
 
@@ -247,10 +250,10 @@ def to_seurat(adata: AnnData, folder: AnyPath, *, key: str = "tosica") -> None:
         Annotated by :meth:`tosica.TOSICA.annotate`. Cells are matched by ``obs_names``.
     folder
         Created if it does not exist. The files are ``metadata.csv`` (prediction, probability, and
-        terms, novelty and majority vote if ``adata`` has them), ``levels.csv`` (the order of the
-        labels), ``X_tosica.csv``, ``probabilities.csv`` if ``adata`` has probabilities of all
-        labels, ``X_umap.csv`` if it has a UMAP, and ``add_to_seurat.R``. Files of an earlier call
-        are replaced when all are written.
+        terms, novelty, majority vote, levels and confident answers if ``adata`` has them),
+        ``levels.csv`` (the order of the labels), ``X_tosica.csv``, ``probabilities.csv`` if
+        ``adata`` has probabilities of all labels, ``X_umap.csv`` if it has a UMAP, and
+        ``add_to_seurat.R``. Files of an earlier call are replaced when all are written.
     key
         The ``key_added`` of the annotation.
 
@@ -315,6 +318,8 @@ def to_seurat(adata: AnnData, folder: AnyPath, *, key: str = "tosica") -> None:
 
 def _tables(adata: AnnData, key: str) -> dict[str, pd.DataFrame]:
     columns = [f"{key}_{column}" for column in _COLUMNS]
+    for level in adata.uns[key].get("levels", ()):
+        columns += [f"{key}_prediction_{level}", f"{key}_probability_{level}"]
     columns = [column for column in columns if column in adata.obs]
     prediction = adata.obs[f"{key}_prediction"].astype("category")
     embedding = f"X_{key}"

@@ -123,6 +123,7 @@ class ChangeLabelsMixin(SetupMixin):
             known=self.labels,
         )
         foreign = [name for name in groups.categories if name not in self.labels]
+        n_foreign = int(groups.isin(foreign).sum())
         codes = groups.set_categories(self.labels).codes.astype(np.int64)
         rows = np.flatnonzero(codes >= 0)
         if not len(rows):
@@ -164,8 +165,9 @@ class ChangeLabelsMixin(SetupMixin):
             temperatures[-1],
         )
         if foreign:
-            logger.info(
-                "recalibrate: left out cells labeled %s, which the model lacks",
+            logger.warning(
+                "recalibrate: %d labeled cells were left out, since the model lacks their labels: %s",
+                n_foreign,
                 list_names(foreign),
             )
 

@@ -188,7 +188,7 @@ def rank_gene_sets(
         canvas,
         table,
         group_colors(adata, params.get("within") or params.get("groupby")),
-        value_label=_LABELS[values] + _name_caveats(table),
+        value_label=_LABELS[values] + _name_comparison(params) + _name_caveats(table),
         pale_label=_name_insignificance(table),
         n_columns=n_columns,
     )
@@ -203,6 +203,18 @@ def _name_insignificance(table: pd.DataFrame) -> str:
         text = f"no adjusted p-value ({reason})" if reason else "no adjusted p-value"
         reasons.append(textwrap.fill(text, _LABEL_LENGTH))
     return ",\nor ".join(reasons)
+
+
+def _name_comparison(params: Mapping[str, Any]) -> str:
+    """Say what is compared with what, where the names of the panels do not."""
+    reference = params.get("reference", "rest")
+    groups = list(params.get("groups", ()))
+    is_named = params.get("within") is not None and len(groups) == 1
+    if reference == "rest" and not is_named:
+        return ""
+    against = f"against {'all others' if reference == 'rest' else reference}"
+    text = f"{groups[0]} {against}" if is_named else against
+    return f"\n{textwrap.fill(text, _LABEL_LENGTH)}"
 
 
 def _name_caveats(table: pd.DataFrame) -> str:

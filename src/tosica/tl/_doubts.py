@@ -681,13 +681,13 @@ def score_labels(cells: Cells) -> dict[str, LabelScores]:
     Parameters
     ----------
     cells
-        The annotation. Cells without a known label do not count.
+        The annotation. Cells without a known label and "Unknown" cells do not count.
     """
     if cells.known is None:
         return {}
-    is_known = np.asarray(cells.known.codes) >= 0
-    truth = np.asarray(cells.known)[is_known].astype(str)
-    predicted = cells.predicted[is_known].astype(str)
+    has_both = (np.asarray(cells.known.codes) >= 0) & (cells.predicted != UNKNOWN)
+    truth = np.asarray(cells.known)[has_both].astype(str)
+    predicted = cells.predicted[has_both].astype(str)
     is_comparable = np.isin(truth, cells.all_labels)
     scores = {}
     for label in cells.all_labels:

@@ -187,11 +187,7 @@ def evaluate(
         allow_missing=True,
         known=[*trained, *predicted.categories],
     )
-    labeled = truth.codes >= 0
-    if not labeled.any():
-        raise ValueError(
-            f"No cell has a known label: adata.obs[{labels_key!r}] is missing (NaN) in all."
-        )
+    labeled = _labeled_cells(truth, labels_key)
     truth = truth[labeled].remove_unused_categories()
     predicted = predicted[labeled].remove_unused_categories()
     probability = None
@@ -210,7 +206,6 @@ def evaluate(
             f"adata.obs[{labels_key!r}] and adata.obs[{column!r}] have no label in common "
             f"({truth[0]!r}, {predicted[0]!r}): bring both to the same words."
         )
-    _log_cells_without_label(labeled, labels_key)
     if trained and terms is None:
         # Labels of broader levels and of votes are no labels of the model and can be right.
         _log_foreign_labels(truth, true_labels - shared)
@@ -242,7 +237,13 @@ def evaluate(
     return Evaluation(summary, per_class, table, calibration)
 
 
-def _log_cells_without_label(labeled: BoolArray, labels_key: str) -> None:
+def _labeled_cells(truth: pd.Categorical, labels_key: str) -> BoolArray:
+    """Find the cells that have a known label, and log how many have none."""
+    labeled = np.asarray(truth.codes >= 0)
+    if not labeled.any():
+        raise ValueError(
+            f"No cell has a known label: adata.obs[{labels_key!r}] is missing (NaN) in all."
+        )
     if not labeled.all():
         logger.info(
             "evaluate: %s of %s cells have no label in .obs[%r] and are left out",
@@ -250,12 +251,13 @@ def _log_cells_without_label(labeled: BoolArray, labels_key: str) -> None:
             format_thousands(len(labeled)),
             labels_key,
         )
+    return labeled
 
 
 def _log_foreign_labels(truth: pd.Categorical, foreign: set[str]) -> None:
     """Log how many cells have a label that neither the model nor a prediction has."""
     if foreign:
-        logger.info(
+        logger.warning(
             "evaluate: the model was not trained on %s, so these cells (%s) count as wrong",
             list_names(sorted(foreign)),
             format_thousands(int(truth.isin(sorted(foreign)).sum())),
@@ -306,6 +308,7 @@ def confusion(
     ----------
     adata
         Query that ``model.annotate`` has annotated and whose labels are known. It is not changed.
+        Cells without a known label (NaN) are left out.
     labels_key
         Column of ``adata.obs`` with the known labels.
     prediction_key
@@ -357,9 +360,21 @@ def confusion(
     CD34+                   13      0         0
     CD56+ NK                 0      0        31
     """
-    truth = read_groups(adata, labels_key, name="labels_key")
     predicted = read_groups(adata, prediction_key, name="prediction_key")
-    counts = _count_pairs(truth, predicted, labels_key, prediction_key)
+    truth = read_groups(
+        adata,
+        labels_key,
+        name="labels_key",
+        allow_missing=True,
+        known=list(predicted.categories),
+    )
+    labeled = _labeled_cells(truth, labels_key)
+    counts = _count_pairs(
+        truth[labeled].remove_unused_categories(),
+        predicted[labeled].remove_unused_categories(),
+        labels_key,
+        prediction_key,
+    )
     return counts.div(counts.sum(axis=1), axis=0) if normalize else counts
 
 

@@ -25,7 +25,12 @@ from tosica._obs import (
 from tosica._settings import only_warnings, query_logger
 from tosica._text import call, did_you_mean, in_python, list_names, parameter
 from tosica._validate import CellData, Flag, Names, String, as_names
-from tosica.data import ExpressionSource, LogNormalization, detect_values
+from tosica.data import (
+    ExpressionSource,
+    LogNormalization,
+    detect_values,
+    find_genes,
+)
 from tosica.model._tosica import MODEL
 
 if TYPE_CHECKING:
@@ -228,13 +233,13 @@ class Cells:
         return pd.Series(values[is_type]).groupby(self.predicted[is_type])
 
     def agreement(self) -> Agreement | None:
-        """Compare labels with known ones; ``None`` if no cell is known as a label of the model."""
+        """Compare labels with known ones; ``None`` if no cell has both, or none is known as a label of the model."""
         if self.known is None:
             return None
         # The last name is that of cells without a known label, which have code -1.
         names = np.array([*self.known.categories, ""], dtype=object)
         labels = names[self.known.codes]
-        is_comparable = np.isin(labels, self.all_labels)
+        is_comparable = np.isin(labels, self.all_labels) & (self.predicted != UNKNOWN)
         if not is_comparable.any():
             return None
         is_same = self.predicted == labels
@@ -436,11 +441,15 @@ def _log_expression(
 def _known_markers(
     expression: AnnData | None, predicted: ObjectArray, markers: pd.DataFrame
 ) -> pd.DataFrame:
-    """Find in which label each known marker is expressed most."""
+    """Find in which label each known marker is expressed most; genes may have another name in the data."""
     if expression is None or markers.empty:
         return markers[:0].assign(highest_in="", share=np.nan)
-    genes = expression.var_names.intersection(markers["gene"])
-    measured = expression[:, genes].to_df()
+    names = pd.Index(markers["gene"].unique())
+    genes = find_genes(
+        expression.var_names, names, lambda: expression.var, sufficient_share=1
+    ).indexer
+    columns = np.flatnonzero(genes >= 0)
+    measured = expression[:, columns].to_df().set_axis(names[genes[columns]], axis=1)
     means = measured.groupby(predicted).mean()
     shares = (measured > 0).groupby(predicted).mean()
     highest = means.idxmax().where(means.max() > 0, "none")

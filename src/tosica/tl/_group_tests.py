@@ -149,14 +149,18 @@ def _trigamma_inverse(value: float) -> float:
     return float(np.exp(brentq(excess, np.log(low), np.log(high))))
 
 
+def are_paired(tested: pd.DataFrame, reference: pd.DataFrame) -> bool:
+    """Tell if every sample has cells on both sides, as where cell types are compared."""
+    return set(tested.index) == set(reference.index)
+
+
 def compare_samples(
     tested: pd.DataFrame, reference: pd.DataFrame, method: str
 ) -> tuple[FloatArray, FloatArray]:
     """Test whether the means of samples differ between two sides.
 
-    If every sample has cells on both sides, as where cell types are compared, the test is a paired
-    one. Variables whose means are all positive are compared by their logarithm, so that the test
-    is one of ratios.
+    The test is a paired one if :func:`are_paired`. Variables whose means are all positive are
+    compared by their logarithm, so that the test is one of ratios.
 
     Parameters
     ----------
@@ -176,7 +180,7 @@ def compare_samples(
     b[:, is_positive] = np.log2(b[:, is_positive])
     # Variables that do not vary have no statistic.
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
-        if set(tested.index) == set(reference.index):
+        if are_paired(tested, reference):
             order = reference.index.get_indexer(tested.index)
             scores, pvals = _paired(a - b[order], method)
         else:

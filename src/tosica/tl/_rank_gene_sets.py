@@ -25,7 +25,7 @@ from tosica._obs import (
 )
 from tosica._parallel import keep_torch_threads
 from tosica._settings import logger, warn_user
-from tosica._text import list_names
+from tosica._text import count, list_names
 from tosica._validate import (
     CellData,
     Either,
@@ -39,6 +39,7 @@ from tosica._validate import (
     validate_params,
 )
 from tosica.tl._group_tests import (
+    are_paired,
     compare_samples,
     group_moments,
 )
@@ -172,7 +173,8 @@ def rank_gene_sets(
         Difference of the means in standard deviations of cells within the two sides (Cohen's d),
         float32. Unlike a score, it does not grow with the number of cells.
     ``adata.uns[key_added]["params"]``
-        Arguments of the call; ``key`` is what was tested. ``"caveats"`` says for each field why its
+        Arguments of the call; ``key`` is what was tested, ``"paired"`` says for each field whether samples were
+        paired. ``"caveats"`` says for each field why its
         ``pvals_adj`` is NaN, or that cells are the replicates, as the log does; else it is empty.
 
     Raises
@@ -246,9 +248,11 @@ def rank_gene_sets(
         if caveat in (CIRCULAR, FEW_SAMPLES):
             tables[name]["pvals_adj"] = np.nan
     result = adata.copy() if copy else adata
+    paired = [bool(table.attrs.get("is_paired")) for table in tables.values()]
     result.uns[key_added] = {
         "params": {
             "groupby": groupby,
+            "groups": np.array(tested, dtype=object),
             "reference": comparison.reference,
             "method": method,
             "use_raw": False,
@@ -257,17 +261,23 @@ def rank_gene_sets(
             "key": key,
             "within": within,
             "sample_key": sample_key,
+            "paired": np.array(paired),
             "caveats": np.array(list(caveats.values()), dtype=object),
         },
         **_records(tables, gene_sets, n_gene_sets, rankby_abs),
     }
     logger.info(
-        "Ranked %d gene sets in %d groups of %r: added adata.uns[%r].",
+        "Ranked %d gene sets in %s of %r: added adata.uns[%r].",
         len(gene_sets),
-        len(tables),
+        count(len(tables), "group"),
         within or groupby,
         key_added,
     )
+    if samples is not None:
+        pairing = {0: "unpaired", len(paired): "paired"}.get(
+            sum(paired), f"paired in {sum(paired)} of {len(paired)} groups"
+        )
+        logger.info("rank_gene_sets: samples are %s, by %s", pairing, method)
     for caveat in dict.fromkeys(filter(None, caveats.values())):
         of_groups = [name for name in caveats if caveats[name] == caveat]
         if caveat == CELLS:
@@ -556,7 +566,9 @@ class Comparison:
         )
         if min(len(group), len(reference)) < _MIN_SAMPLES:
             table["pvals_adj"] = np.nan
-        return table.iloc[np.argsort(-scores, kind="stable")].copy()
+        ranked = table.iloc[np.argsort(-scores, kind="stable")].copy()
+        ranked.attrs["is_paired"] = are_paired(group, reference)
+        return ranked
 
     def _sample_means(
         self, side: str, rows: BoolArray, samples: pd.Categorical
@@ -567,7 +579,7 @@ class Comparison:
         means = of_sample.mean()[of_sample.size() >= self.min_cells]
         if len(means) < 2:
             raise ValueError(
-                f"{side!r} of {self._column} has {len(means)} samples with at least {self.min_cells} cells, "
+                f"{side!r} of {self._column} has {count(len(means), 'sample')} with at least {self.min_cells} cells, "
                 "and a test over samples needs two: leave that group out, lower min_cells, or test cells without "
                 "sample_key."
             )
