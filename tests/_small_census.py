@@ -185,8 +185,12 @@ def make_census(
             # A gene that one study did not measure.
             is_measured[DATASETS.index("study-b"), -1] = 0
             presence.write(pa.SparseCOOTensor.from_scipy(sp.coo_matrix(is_measured)))
-        with soma.Collection.open(f"{root}/census_data", "w") as data:
-            data.set(name, soma.Experiment.open(uri), use_relative_uri=True)
+        # What is left open may crash Python when it is collected.
+        with (
+            soma.Experiment.open(uri) as experiment,
+            soma.Collection.open(f"{root}/census_data", "w") as data,
+        ):
+            data.set(name, experiment, use_relative_uri=True)
     return folder
 
 
