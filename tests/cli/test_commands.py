@@ -422,6 +422,16 @@ def test_majority_voting_makes_a_graph_where_there_is_none(
     assert table["tosica_majority_vote"].notna().all()
 
 
+def test_novelty_says_whose_labels_it_replaces(run, toy_query, model_folder, tmp_path):
+    toy_query.uns["tosica"] = {"model": "0123"}
+    toy_query.write_h5ad(tmp_path / "q.h5ad")
+    output = tmp_path / "o.h5ad"
+    arguments = [tmp_path / "q.h5ad", "--model", model_folder, "-o", output]
+    result = run("novelty", *arguments)
+    assert result.code == 0
+    assert "are of the model 0123, and are replaced by those of" in result.err
+
+
 def test_novelty_lists_the_most_unlike_cluster_first(
     run, toy_query, toy_model, model_folder, tmp_path
 ):

@@ -55,6 +55,22 @@ def test_the_files_hold_the_annotation(annotated, tmp_path):
     assert "@KEY@" not in script
 
 
+def test_levels_and_confident_answers_are_written(annotated, tmp_path):
+    annotated.uns["mine"]["levels"] = ["lineage"]
+    columns = [
+        "mine_confident",
+        "mine_confident_ontology_term_id",
+        "mine_confident_probability",
+        "mine_prediction_lineage",
+        "mine_probability_lineage",
+    ]
+    for column in columns:
+        annotated.obs[column] = 0.5
+    tosica.io.to_seurat(annotated, tmp_path, key="mine")
+    metadata = pd.read_csv(tmp_path / "metadata.csv", index_col=0)
+    assert set(columns) <= set(metadata)
+
+
 def test_only_its_own_older_tables_are_removed(annotated, tmp_path):
     del annotated.obsm["X_umap"]
     of_others = tmp_path / "X_umap.csv"

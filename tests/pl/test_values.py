@@ -195,6 +195,23 @@ def test_bars_are_the_table(adata):
 
 
 @pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"within": "phase", "groups": ["a"]}, "\na against all others"),
+        ({"within": "phase", "groups": ["a"], "reference": "b"}, "\na against b"),
+        ({"reference": "b"}, "\nagainst b"),
+        ({}, "effect size (SD)\npale"),
+    ],
+)
+def test_bars_say_what_is_compared(adata, options, text):
+    cells = adata.copy()
+    cells.obs["half"] = np.array(["a", "b"])[np.arange(cells.n_obs) % 2]
+    tosica.tl.rank_gene_sets(cells, "half", **options)
+    ax, *_ = pl.rank_gene_sets(cells, n_gene_sets=3, show=False)
+    assert text in ax.get_xlabel()
+
+
+@pytest.mark.parametrize(
     ("labels", "samples", "reason"),
     [
         (["a", "b"], None, "(circular)"),

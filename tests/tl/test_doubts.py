@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from _cells import toy_model
+from get.annotated_pbmc import annotated_pbmc
 
 import tosica
 from tosica.tl._doubts import judge_labels
@@ -355,6 +356,16 @@ def test_known_markers(query):
         row["finding"] == "Most known markers are higher in another label: a (0 of 2)."
     )
     assert len(tosica.tl.check(query, markers={"a": ["G0", "G1"]})) == 0
+    assert len(tosica.tl.check(query, markers={"a": ["none of these"]})) == 0
+
+
+def test_known_markers_may_have_another_name_in_the_data():
+    adata = annotated_pbmc().raw.to_adata()
+    adata.obs["tosica_prediction"] = adata.obs["bulk_labels"]
+    adata.var_names = [f"{gene}_ENSG{i:011d}" for i, gene in enumerate(adata.var_names)]
+    markers = {"CD34+": ["CD79A", "CD79B"], "CD19+ B": ["CD79A"]}
+    findings = tosica.tl.check(adata, markers=markers).set_index("check")["finding"]
+    assert findings["markers"].endswith("label: CD34+ (0 of 2).")
 
 
 def test_refuses(query):
@@ -388,3 +399,16 @@ def test_whole_numbers_beside_cells_without_a_label(query):
     known.iloc[0] = np.nan
     query.obs["known"] = known
     assert Cells(query, "tosica", labels_key="known").agreement().n == 59
+
+
+def test_unknown_cells_are_no_wrong_labels(query):
+    names = query.obs["tosica_prediction"].astype(object)
+    known = names.copy()
+    names[np.arange(60) % 2 == 0] = "Unknown"
+    label(query, names.tolist())
+    query.obs["known"] = known
+    cells = Cells(query, "tosica", labels_key="known")
+    assert cells.agreement() == (1.0, pytest.approx(0.9), 30)
+    assert (judge_labels(cells)["verdict"] == "reliable").all()
+    found = set(tosica.tl.check(query, labels_key="known")["check"])
+    assert not found & {"too sure", "missed labels", "wrong labels"}

@@ -374,3 +374,16 @@ def test_labels_may_be_numbers_with_a_point(known):
 def test_probabilities_are_shares(probability):
     with pytest.raises(ValueError, match="not between 0 and 1"):
         tosica.tl.evaluate(_adata(["a"], ["a"], probability, labels="ab"), "known")
+
+
+def test_confusion_leaves_out_cells_without_a_label():
+    adata = _adata(["a", "b", None], ["a", "b", "c"])
+    counts = tosica.tl.confusion(adata, "known")
+    assert counts.to_numpy().tolist() == [[1, 0], [0, 1]]
+
+
+@pytest.mark.parametrize("function", ["confusion", "evaluate", "reliability"])
+def test_a_column_without_values_has_no_labels(function):
+    adata = _adata([np.nan, np.nan], ["a", "b"])
+    with pytest.raises(ValueError, match="No cell has a known label"):
+        getattr(tosica.tl, function)(adata, "known")

@@ -217,6 +217,9 @@ def test_samples_on_both_sides_are_paired():
     table = tosica.get.rank_gene_sets_df(adata, "B")
     assert set(table["gene_set"].head(5)) == {f"set {i}" for i in range(5)}
     assert (table["pval_adj"].head(5) < 0.05).all()
+    assert list(adata.uns["rank_gene_sets"]["params"]["paired"]) == [True]
+    _stim(adata, sample_key="sample")
+    assert list(adata.uns["rank_gene_sets"]["params"]["paired"]) == [False]
 
 
 def test_welch_is_scipys():

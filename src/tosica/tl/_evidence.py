@@ -452,9 +452,9 @@ def _known_markers(
     measured = expression[:, columns].to_df().set_axis(names[genes[columns]], axis=1)
     means = measured.groupby(predicted).mean()
     shares = (measured > 0).groupby(predicted).mean()
-    highest = means.idxmax().where(means.max() > 0, "none")
+    highest = means.idxmax().astype(object).where(means.max() > 0, "none")
     pairs = pd.MultiIndex.from_frame(markers[["gene", "label"]])
     return markers.assign(
-        highest_in=markers["gene"].map(highest).fillna(""),
+        highest_in=highest.reindex(markers["gene"], fill_value="").to_numpy(),
         share=shares.unstack().reindex(pairs).to_numpy(),
     )
