@@ -274,10 +274,24 @@ def rank_gene_sets(
         key_added,
     )
     if samples is not None:
-        pairing = {0: "unpaired", len(paired): "paired"}.get(
-            sum(paired), f"paired in {sum(paired)} of {len(paired)} groups"
-        )
-        logger.info("rank_gene_sets: samples are %s, by %s", pairing, method)
+        _log_pairing(paired, method)
+    _log_caveats(caveats)
+    return result if copy else None
+
+
+def _log_pairing(paired: list[bool], method: Method) -> None:
+    """Say whether the samples of the tests are paired."""
+    if all(paired):
+        pairing = "paired"
+    elif any(paired):
+        pairing = f"paired in {sum(paired)} of {len(paired)} groups"
+    else:
+        pairing = "unpaired"
+    logger.info("rank_gene_sets: samples are %s, by %s", pairing, method)
+
+
+def _log_caveats(caveats: dict[str, str]) -> None:
+    """Say once for each caveat which tests have it."""
     for caveat in dict.fromkeys(filter(None, caveats.values())):
         of_groups = [name for name in caveats if caveats[name] == caveat]
         if caveat == CELLS:
@@ -288,7 +302,6 @@ def rank_gene_sets(
             list_names(of_groups),
             caveat,
         )
-    return result if copy else None
 
 
 def _read_samples(adata: AnnData, sample_key: str | None) -> pd.Categorical | None:
