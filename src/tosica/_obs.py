@@ -133,14 +133,14 @@ def whole_numbers(column: pd.Series, known: Sequence[str]) -> pd.Series:
     known
         Labels of a model. If some of the numbers are written as these with a point, all are.
     """
-    values = column.dropna()
-    if column.dtype.kind not in "fiu" or not len(values):
+    if column.dtype.kind not in "fiu" or column.isna().all():
         return column
-    if (values % 1 != 0).any() or (values.abs() > _LARGEST_INTEGER).any():
+    numbers = column.dropna().to_numpy(dtype=np.float64)
+    if (numbers % 1 != 0).any() or (np.abs(numbers) > _LARGEST_INTEGER).any():
         return column
-    if values.astype("Int64").astype(str).isin(known).any():
-        return column.astype("Int64")
-    if values.astype(float).astype(str).isin(known).any():
+    with_point = numbers.astype(str)
+    without_point = numbers.astype(np.int64).astype(str)
+    if np.isin(with_point, known).any() and not np.isin(without_point, known).any():
         return column.astype(float).astype(object)
     return column.astype("Int64")
 

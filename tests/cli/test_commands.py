@@ -430,6 +430,8 @@ def test_novelty_says_whose_labels_it_replaces(run, toy_query, model_folder, tmp
     result = run("novelty", *arguments)
     assert result.code == 0
     assert "are of the model 0123, and are replaced by those of" in result.err
+    again = run("novelty", output, *arguments[1:-1], tmp_path / "again.h5ad")
+    assert "are replaced" not in again.err
 
 
 def test_novelty_lists_the_most_unlike_cluster_first(
@@ -698,6 +700,69 @@ def test_labels_of_a_table_may_be_called_na(run, annotated):
     assert set(json.loads(result.out)["per_class"]) == set(names.values())
 
 
+@pytest.mark.parametrize("ending", [".csv", ".csv.gz", ".tsv.gz", ".txt"])
+def test_labels_of_a_table_may_be_numbers(ending, run, annotated):
+    obs = ad.read_h5ad(annotated).obs
+    names = {"a": "01", "b": "02", "c": "3.0"}
+    for column in ("kind", "tosica_prediction"):
+        obs[column] = obs[column].cat.rename_categories(names).astype(object)
+    obs.loc[obs.index[0], "kind"] = np.nan
+    path = annotated.with_suffix(ending)
+    obs.to_csv(path, sep="\t" if "tsv" in ending else ",")
+    result = run("evaluate", path, "--labels-key", "kind", "--json")
+    assert set(json.loads(result.out)["per_class"]) == set(names.values())
+
+
+def test_numbers_beside_cells_without_a_label(run, annotated):
+    obs = ad.read_h5ad(annotated).obs
+    names = {"a": 1, "b": 2, "c": 3}
+    for column in ("kind", "tosica_prediction"):
+        obs[column] = obs[column].astype(object).map(names)
+    obs["kind"] = obs["kind"].astype(float)
+    obs.loc[obs.index[0], "kind"] = np.nan
+    path = annotated.with_suffix(".csv")
+    obs.to_csv(path)
+    result = run("evaluate", path, "--labels-key", "kind", "--json")
+    assert set(json.loads(result.out)["per_class"]) == {"1", "2", "3"}
+
+
+def test_names_may_be_longer_than_a_path(toy_model):
+    labels = ["a" * 300, "b" * 300]
+    assert read_names([",".join(labels)], labels) == labels
+
+
+@pytest.mark.parametrize("ending", [".h5ad", ".zarr"])
+def test_wrong_clusters_are_told_before_the_work(
+    ending, annotate, toy_query, tmp_path, write, monkeypatch
+):
+    monkeypatch.setattr(TOSICA, "annotate", None)
+    query = tmp_path / f"q{ending}"
+    write(toy_query, query)
+    table = tmp_path / "o.csv"
+    options = ["--majority-voting", "--over-clustering", "nope"]
+    result = annotate(query, "--obs-out", table, *options)
+    assert result.code == 1
+    assert "'nope'" in result.err
+
+
+def test_a_majority_of_one_cell(annotate, toy_query, tmp_path):
+    toy_query[:1].write_h5ad(tmp_path / "q.h5ad")
+    table = tmp_path / "o.csv"
+    result = annotate(tmp_path / "q.h5ad", "--obs-out", table, "--majority-voting")
+    assert result.code == 0
+    obs = pd.read_csv(table, index_col=0)
+    assert list(obs["tosica_majority_vote"]) == list(obs["tosica_prediction"])
+
+
+def test_a_page_by_a_model_needs_its_labels(run, query, model_folder, tmp_path):
+    page = tmp_path / "page.html"
+    result = run("report", query, "--model", model_folder, "-o", page)
+    assert result.code == 1
+    assert "adata.obs has no column 'tosica_prediction': run tosica annotate" in (
+        result.err
+    )
+
+
 def test_what_cannot_be_computed_is_null(run, annotated):
     adata = ad.read_h5ad(annotated)
     adata.obs["all_a"] = "a"
@@ -851,56 +916,3 @@ def test_info_of_cells(ending, run, toy_query, toy_model, tmp_path, write):
     text = run("info", path).out
     assert f"    model: {toy_model.fingerprint}\n" in text
     assert f", … ({toy_query.obs.shape[1]})\n" in text
-
-
-# --------------------------------------------------------------------------- demo
-
-
-@pytest.mark.parametrize("ending", [".csv", ".csv.gz", ".tsv.gz", ".txt"])
-def test_labels_of_a_table_may_be_numbers(ending, run, annotated):
-    obs = ad.read_h5ad(annotated).obs
-    names = {"a": "01", "b": "02", "c": "3.0"}
-    for column in ("kind", "tosica_prediction"):
-        obs[column] = obs[column].cat.rename_categories(names).astype(object)
-    obs.loc[obs.index[0], "kind"] = np.nan
-    path = annotated.with_suffix(ending)
-    obs.to_csv(path, sep="\t" if "tsv" in ending else ",")
-    result = run("evaluate", path, "--labels-key", "kind", "--json")
-    assert set(json.loads(result.out)["per_class"]) == set(names.values())
-
-
-def test_names_may_be_longer_than_a_path(toy_model):
-    labels = ["a" * 300, "b" * 300]
-    assert read_names([",".join(labels)], labels) == labels
-
-
-@pytest.mark.parametrize("ending", [".h5ad", ".zarr"])
-def test_wrong_clusters_are_told_before_the_work(
-    ending, annotate, toy_query, tmp_path, write, monkeypatch
-):
-    monkeypatch.setattr(TOSICA, "annotate", None)
-    query = tmp_path / f"q{ending}"
-    write(toy_query, query)
-    table = tmp_path / "o.csv"
-    options = ["--majority-voting", "--over-clustering", "nope"]
-    result = annotate(query, "--obs-out", table, *options)
-    assert result.code == 1
-    assert "'nope'" in result.err
-
-
-def test_a_majority_of_one_cell(annotate, toy_query, tmp_path):
-    toy_query[:1].write_h5ad(tmp_path / "q.h5ad")
-    table = tmp_path / "o.csv"
-    result = annotate(tmp_path / "q.h5ad", "--obs-out", table, "--majority-voting")
-    assert result.code == 0
-    obs = pd.read_csv(table, index_col=0)
-    assert list(obs["tosica_majority_vote"]) == list(obs["tosica_prediction"])
-
-
-def test_a_page_by_a_model_needs_its_labels(run, query, model_folder, tmp_path):
-    page = tmp_path / "page.html"
-    result = run("report", query, "--model", model_folder, "-o", page)
-    assert result.code == 1
-    assert "adata.obs has no column 'tosica_prediction': run tosica annotate" in (
-        result.err
-    )

@@ -360,7 +360,10 @@ def test_labels_that_the_model_lacks_are_left_out_and_named(model, labeled, capl
     labeled.obs["known"] = labels
     model.recalibrate(labeled, "known")
     assert model.training_.held_out_probabilities.shape == (1, n_known - 2)
-    assert "2 labeled cells were left out" in caplog.text
+    record = next(r for r in caplog.records if "were left out" in r.message)
+    assert record.levelname == "WARNING"
+    assert record.message.startswith("recalibrate: 2 labeled cells")
+    assert record.message.endswith("'Platelets'")
     assert f"took {n_known - 2} labeled cells" in caplog.text
 
 

@@ -411,15 +411,30 @@ def test_a_subset_has_the_clusters_of_its_cells(model, query):
 
 
 def test_unknown_is_no_label_that_a_cluster_is_unlike(model, query):
-    model.annotate(query, cutoff=0.9999)
+    cutoff = float(query.obs["tosica_probability"].median())
+    model.annotate(query, cutoff=cutoff)
     tosica.tl.novelty(query, model)
     table = query.uns["tosica_novelty"]
     query.uns["tosica_novelty"] = table.assign(
         score=np.where(table["label"] == "Unknown", 12.0, 0.1)
     )
     assert "Unknown" in set(table["label"])
-    findings = tosica.tl.check(query).set_index("check")["finding"]
-    assert "unlike these labels" not in findings.get("cluster unlike its label", "")
+    finding = tosica.tl.check(query).set_index("check").loc["cluster unlike its label"]
+    assert "unlike these labels" not in finding["finding"]
+
+
+def test_the_next_cluster_leads_where_the_first_has_no_cells(model, query):
+    tosica.tl.novelty(query, model)
+    table = query.uns["tosica_novelty"]
+    first = table["cluster"].iloc[0]
+    family = table[table["similar_to"] == first]
+    assert len(family) > 1
+    others = query[query.obs["tosica_novelty_group"] != first].copy()
+    clusters = Cells(others, "tosica").clusters.set_index("cluster")
+    assert clusters.loc[family["cluster"].iloc[0], "similar_to"] == ""
+    assert set(clusters.loc[family["cluster"].iloc[1:], "similar_to"]) == {
+        family["cluster"].iloc[0]
+    }
 
 
 def test_labels_of_the_reference_are_read_as_in_training(model, query):

@@ -482,11 +482,11 @@ def type_facts(
             if row["contribution"] > 0
         ]
         known_markers = evidence.known[evidence.known["label"] == name]
-        for field, table in (
-            ("markers", own_markers[:_N_GENES]),
-            ("known", known_markers),
+        for field, table, column in (
+            ("markers", own_markers[:_N_GENES], "gene"),
+            ("known", known_markers, "name"),
         ):
-            table = table.assign(added=table["gene"].map(contribution))
+            table = table.assign(added=table[column].map(contribution))
             of_label[field] = table.to_dict("records")
         facts.append(label | of_label)
     return facts

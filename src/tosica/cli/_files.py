@@ -223,6 +223,11 @@ def _read_table(path: str) -> pd.DataFrame:
         keep_default_na=False,
         na_values=[""],
     )
+    for name in texts:
+        # Pandas writes 1.0 for 1 beside cells without a number.
+        is_number = table[name].dropna().str.fullmatch(r"-?\d+\.0")
+        if table[name].isna().any() and is_number.all():
+            table[name] = table[name].astype(float)
     return table.set_index(table.index.astype(str))
 
 

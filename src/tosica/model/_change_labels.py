@@ -9,7 +9,12 @@ import numpy as np
 import pandas as pd
 import torch
 
-from tosica._obs import file_columns, read_groups, whole_numbers
+from tosica._obs import (
+    file_columns,
+    read_groups,
+    stands_for_no_label,
+    whole_numbers,
+)
 from tosica._parallel import thread_map, thread_pool
 from tosica._settings import logger, warn_user
 from tosica._text import format_thousands, list_names, only_known, parameter
@@ -122,7 +127,11 @@ class ChangeLabelsMixin(SetupMixin):
             allow_missing=True,
             known=self.labels,
         )
-        foreign = [name for name in groups.categories if name not in self.labels]
+        foreign = [
+            name
+            for name in groups.categories
+            if name not in self.labels and not stands_for_no_label(name)
+        ]
         n_foreign = int(groups.isin(foreign).sum())
         codes = groups.set_categories(self.labels).codes.astype(np.int64)
         rows = np.flatnonzero(codes >= 0)

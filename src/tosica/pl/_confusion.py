@@ -78,7 +78,7 @@ def confusion(
     TypeError
         If a column cannot be read as labels.
     ValueError
-        If cells have no label or no prediction.
+        If no cell has a known label, or cells have no prediction.
     {raises}
 
     Examples

@@ -339,8 +339,8 @@ def _missed_labels(cells: Cells) -> Doubt | None:
         cells,
         "recall",
         "missed labels",
-        "Many cells of these known types have another label",
-        "In brackets is the share of the type's cells that have another label.",
+        "Many cells of these known types have another label, or none",
+        "In brackets is the share of the type's cells that have another label, or none.",
         "Too few cells have these labels: see which labels the others have.",
     )
 
@@ -681,13 +681,13 @@ def score_labels(cells: Cells) -> dict[str, LabelScores]:
     Parameters
     ----------
     cells
-        The annotation. Cells without a known label and "Unknown" cells do not count.
+        The annotation. Cells without a known label do not count.
     """
     if cells.known is None:
         return {}
-    has_both = (np.asarray(cells.known.codes) >= 0) & (cells.predicted != UNKNOWN)
-    truth = np.asarray(cells.known)[has_both].astype(str)
-    predicted = cells.predicted[has_both].astype(str)
+    is_known = np.asarray(cells.known.codes) >= 0
+    truth = np.asarray(cells.known)[is_known].astype(str)
+    predicted = cells.predicted[is_known].astype(str)
     is_comparable = np.isin(truth, cells.all_labels)
     scores = {}
     for label in cells.all_labels:
@@ -736,9 +736,10 @@ def judge_labels(cells: Cells) -> pd.DataFrame:
                 reasons.append(f"{share} of the cells have another known label")
             if recall < LIMITS.agreement:
                 share = percent(1 - recall)
-                reasons.append(
-                    f"{share} of the cells known as this have another label, most often {instead}"
-                )
+                others = f"have another label, most often {instead}"
+                if instead == UNKNOWN:
+                    others = f"have another label or none, most often {UNKNOWN!r}"
+                reasons.append(f"{share} of the cells known as this {others}")
         else:
             if median < LIMITS.median_probability:
                 text = "half of the cells have a probability below"

@@ -187,7 +187,7 @@ def evaluate(
         allow_missing=True,
         known=[*trained, *predicted.categories],
     )
-    labeled = _labeled_cells(truth, labels_key)
+    labeled = _labeled_cells("evaluate", truth, labels_key)
     truth = truth[labeled].remove_unused_categories()
     predicted = predicted[labeled].remove_unused_categories()
     probability = None
@@ -206,7 +206,7 @@ def evaluate(
             f"adata.obs[{labels_key!r}] and adata.obs[{column!r}] have no label in common "
             f"({truth[0]!r}, {predicted[0]!r}): bring both to the same words."
         )
-    if trained and terms is None:
+    if trained and terms is None and column == f"{key}_prediction":
         # Labels of broader levels and of votes are no labels of the model and can be right.
         _log_foreign_labels(truth, true_labels - shared)
     is_right = np.asarray(truth) == np.asarray(predicted)
@@ -237,7 +237,7 @@ def evaluate(
     return Evaluation(summary, per_class, table, calibration)
 
 
-def _labeled_cells(truth: pd.Categorical, labels_key: str) -> BoolArray:
+def _labeled_cells(function: str, truth: pd.Categorical, labels_key: str) -> BoolArray:
     """Find the cells that have a known label, and log how many have none."""
     labeled = np.asarray(truth.codes >= 0)
     if not labeled.any():
@@ -246,7 +246,8 @@ def _labeled_cells(truth: pd.Categorical, labels_key: str) -> BoolArray:
         )
     if not labeled.all():
         logger.info(
-            "evaluate: %s of %s cells have no label in .obs[%r] and are left out",
+            "%s: %s of %s cells have no label in .obs[%r] and are left out",
+            function,
             format_thousands(int((~labeled).sum())),
             format_thousands(len(labeled)),
             labels_key,
@@ -335,7 +336,7 @@ def confusion(
     TypeError
         If a column cannot be read as labels.
     ValueError
-        If cells have no label or no prediction.
+        If no cell has a known label, or cells have no prediction.
 
     See Also
     --------
@@ -360,15 +361,17 @@ def confusion(
     CD34+                   13      0         0
     CD56+ NK                 0      0        31
     """
-    predicted = read_groups(adata, prediction_key, name="prediction_key")
+    key = prediction_key.removesuffix("_prediction")
+    trained = read_labels(adata, key)
+    predicted = read_groups(adata, prediction_key, name="prediction_key", known=trained)
     truth = read_groups(
         adata,
         labels_key,
         name="labels_key",
         allow_missing=True,
-        known=list(predicted.categories),
+        known=[*trained, *predicted.categories],
     )
-    labeled = _labeled_cells(truth, labels_key)
+    labeled = _labeled_cells("confusion", truth, labels_key)
     counts = _count_pairs(
         truth[labeled].remove_unused_categories(),
         predicted[labeled].remove_unused_categories(),
@@ -427,7 +430,7 @@ def reliability(
     TypeError
         If a column cannot be read as labels.
     ValueError
-        If cells have no label, all are "Unknown", or no known label is predicted.
+        If no cell has a known label, all are "Unknown", or no known label is predicted.
 
     See Also
     --------

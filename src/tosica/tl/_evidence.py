@@ -29,8 +29,9 @@ from tosica.data import (
     ExpressionSource,
     LogNormalization,
     detect_values,
-    find_genes,
 )
+from tosica.gs._gene_list import GeneList
+from tosica.gs._match import match_genes
 from tosica.model._tosica import MODEL
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ _N_TESTED = 200
 
 
 class Agreement(NamedTuple):
-    """Agreement of the cells that are known as a label of the model."""
+    """Agreement of the cells that have a label and are known as one of the model."""
 
     share: float
     """Share of them that got this label."""
@@ -233,7 +234,7 @@ class Cells:
         return pd.Series(values[is_type]).groupby(self.predicted[is_type])
 
     def agreement(self) -> Agreement | None:
-        """Compare labels with known ones; ``None`` if no cell has both, or none is known as a label of the model."""
+        """Compare labels with known ones; ``None`` if no cell has both."""
         if self.known is None:
             return None
         # The last name is that of cells without a known label, which have code -1.
@@ -253,9 +254,7 @@ class Cells:
 def read_known_labels(
     adata: AnnOrMuData, labels_key: str, labels: Sequence[str]
 ) -> pd.Categorical:
-    """Read known labels.
-
-    Cells have none (code -1) where a text says so, as "Unassigned" does.
+    """Read known labels; "Unassigned" and the like are none (code -1).
 
     Parameters
     ----------
@@ -288,11 +287,18 @@ def _read_clusters_of_novelty(adata: AnnOrMuData, key: str) -> pd.DataFrame | No
     column = f"{key}_novelty_group"
     if column not in adata.obs:
         return table
-    n_cells = read_groups(adata, column).value_counts()
+    n_cells = read_groups(adata, column, allow_missing=True).value_counts()
     table = table.assign(
         n_cells=n_cells.reindex(table["cluster"], fill_value=0).to_numpy()
     )
-    return table[table["n_cells"] > 0]
+    table = table[table["n_cells"] > 0]
+    # Of clusters whose first one has no cells left, the next one is the first.
+    is_led = table["similar_to"] != ""
+    is_orphan = is_led & ~table["similar_to"].isin(table["cluster"])
+    successor = table["cluster"].groupby(table["similar_to"]).transform("first")
+    is_successor = is_orphan & (successor == table["cluster"])
+    similar_to = table["similar_to"].mask(is_orphan, successor).mask(is_successor, "")
+    return table.assign(similar_to=similar_to)
 
 
 @dataclass(frozen=True)
@@ -301,8 +307,8 @@ class Evidence:
 
     ``tested`` are the positions of the cells of ``expression``, which is log-normalized;
     ``no_expression`` is the reason if there is none. ``known`` has the caller's markers: ``label``,
-    ``gene``, the label that it is ``highest_in``, empty if the data lack it, and the ``share`` of the
-    label's cells that express it.
+    ``gene``, the label that it is ``highest_in``, empty if the data lack it, the ``share`` of the
+    label's cells that express it, and its ``name`` in the data.
     """
 
     cells: Cells
@@ -443,13 +449,14 @@ def _known_markers(
 ) -> pd.DataFrame:
     """Find in which label each known marker is expressed most; genes may have another name in the data."""
     if expression is None or markers.empty:
-        return markers[:0].assign(highest_in="", share=np.nan)
+        return markers[:0].assign(highest_in="", share=np.nan, name="")
     names = pd.Index(markers["gene"].unique())
-    genes = find_genes(
-        expression.var_names, names, lambda: expression.var, sufficient_share=1
-    ).indexer
-    columns = np.flatnonzero(genes >= 0)
-    measured = expression[:, columns].to_df().set_axis(names[genes[columns]], axis=1)
+    match = match_genes(GeneList(expression.var_names), GeneList(names))
+    found = pd.Series(match.rows, names[match.targets])
+    column_of_marker = found[~found.index.duplicated()]
+    measured = expression[:, column_of_marker].to_df()
+    name_in_data = pd.Series(measured.columns, column_of_marker.index)
+    measured.columns = column_of_marker.index
     means = measured.groupby(predicted).mean()
     shares = (measured > 0).groupby(predicted).mean()
     highest = means.idxmax().astype(object).where(means.max() > 0, "none")
@@ -457,4 +464,5 @@ def _known_markers(
     return markers.assign(
         highest_in=highest.reindex(markers["gene"], fill_value="").to_numpy(),
         share=shares.unstack().reindex(pairs).to_numpy(),
+        name=name_in_data.reindex(markers["gene"], fill_value="").to_numpy(),
     )
