@@ -85,6 +85,7 @@ def report(
         File to write, ending in ``.html`` or ``.htm``.
     labels_key
         Column of ``adata.obs`` with labels that were known before, to compare with.
+        Cells without one, or with one that says so, such as "Unassigned", do not count.
     sample_key
         Column of ``adata.obs`` with samples, donors or batches, to compare.
     markers

@@ -67,6 +67,7 @@ def check(
         Cells that ``model.annotate`` has annotated. They are not changed.
     labels_key
         Column of ``adata.obs`` with labels that were known before, to compare with.
+        Cells without one, or with one that says so, such as "Unassigned", do not count.
     sample_key
         Column of ``adata.obs`` with samples, donors or batches, to compare.
     markers
