@@ -178,18 +178,9 @@ def evaluate(
     """
     column = f"{key}_prediction" if prediction_key is None else prediction_key
     trained = read_labels(adata, key)
-    # All cells are read, so that the message on missing predictions counts all of them.
-    predicted = read_groups(adata, column, name="prediction_key", known=trained)
-    truth = read_groups(
-        adata,
-        labels_key,
-        name="labels_key",
-        allow_missing=True,
-        known=[*trained, *predicted.categories],
+    truth, predicted, labeled = _read_pairs(
+        adata, labels_key, column, trained, "evaluate"
     )
-    labeled = _labeled_cells("evaluate", truth, labels_key)
-    truth = truth[labeled].remove_unused_categories()
-    predicted = predicted[labeled].remove_unused_categories()
     probability = None
     if column == f"{key}_prediction":
         probability = read_probabilities(adata, key)[labeled]
@@ -237,8 +228,44 @@ def evaluate(
     return Evaluation(summary, per_class, table, calibration)
 
 
-def _labeled_cells(function: str, truth: pd.Categorical, labels_key: str) -> BoolArray:
-    """Find the cells that have a known label, and log how many have none."""
+def _read_pairs(
+    adata: AnnOrMuData,
+    labels_key: str,
+    prediction_key: str,
+    trained: list[str],
+    function: str,
+) -> tuple[pd.Categorical, pd.Categorical, BoolArray]:
+    """Read the known and the predicted label of each cell that has both, and log how many have none.
+
+    Parameters
+    ----------
+    adata
+        The query.
+    labels_key, prediction_key
+        Columns of ``adata.obs``.
+    trained
+        Labels of the model, whose spelling of numbers counts.
+    function
+        Name of the caller, for the log.
+
+    Returns
+    -------
+    Known and predicted labels of the labeled cells, and which cells these are, ``(n_obs,)``.
+
+    Raises
+    ------
+    ValueError
+        If no cell has a known label, or cells have no prediction.
+    """
+    # All cells are read, so that the message on missing predictions counts all of them.
+    predicted = read_groups(adata, prediction_key, name="prediction_key", known=trained)
+    truth = read_groups(
+        adata,
+        labels_key,
+        name="labels_key",
+        allow_missing=True,
+        known=[*trained, *predicted.categories],
+    )
     labeled = np.asarray(truth.codes >= 0)
     if not labeled.any():
         raise ValueError(
@@ -252,7 +279,11 @@ def _labeled_cells(function: str, truth: pd.Categorical, labels_key: str) -> Boo
             format_thousands(len(labeled)),
             labels_key,
         )
-    return labeled
+    return (
+        truth[labeled].remove_unused_categories(),
+        predicted[labeled].remove_unused_categories(),
+        labeled,
+    )
 
 
 def _log_foreign_labels(truth: pd.Categorical, foreign: set[str]) -> None:
@@ -363,21 +394,10 @@ def confusion(
     """
     key = prediction_key.removesuffix("_prediction")
     trained = read_labels(adata, key)
-    predicted = read_groups(adata, prediction_key, name="prediction_key", known=trained)
-    truth = read_groups(
-        adata,
-        labels_key,
-        name="labels_key",
-        allow_missing=True,
-        known=[*trained, *predicted.categories],
+    truth, predicted, _ = _read_pairs(
+        adata, labels_key, prediction_key, trained, "confusion"
     )
-    labeled = _labeled_cells("confusion", truth, labels_key)
-    counts = _count_pairs(
-        truth[labeled].remove_unused_categories(),
-        predicted[labeled].remove_unused_categories(),
-        labels_key,
-        prediction_key,
-    )
+    counts = _count_pairs(truth, predicted, labels_key, prediction_key)
     return counts.div(counts.sum(axis=1), axis=0) if normalize else counts
 
 

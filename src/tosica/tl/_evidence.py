@@ -25,11 +25,7 @@ from tosica._obs import (
 from tosica._settings import only_warnings, query_logger
 from tosica._text import call, did_you_mean, in_python, list_names, parameter
 from tosica._validate import CellData, Flag, Names, String, as_names
-from tosica.data import (
-    ExpressionSource,
-    LogNormalization,
-    detect_values,
-)
+from tosica.data import ExpressionSource, LogNormalization, detect_values
 from tosica.gs._gene_list import GeneList
 from tosica.gs._match import match_genes
 from tosica.model._tosica import MODEL
