@@ -16,6 +16,7 @@ import scipy.sparse as sp
 from _cells import split_pbmc
 
 import tosica
+from tosica.datasets._census_client import TILEDB_CONFIG
 from tosica.onto._ontology import read_ontology
 
 VERSION = "2025-11-08"
@@ -148,9 +149,11 @@ def make_census(
     import tiledbsoma as soma
     import tiledbsoma.io
 
+    # As when it is read: on its own, the client allocates 1 GB for each column.
+    context = soma.SOMATileDBContext(tiledb_config=TILEDB_CONFIG)
     root = str(folder)
     groups_of = {"homo_sapiens": CELLS, "mus_musculus": MOUSE_CELLS}
-    with soma.Collection.create(root) as census:
+    with soma.Collection.create(root, context=context) as census:
         census.add_new_collection("census_data")
         info = census.add_new_collection("census_info")
         _add_table(
@@ -173,8 +176,12 @@ def make_census(
             del cells.obs[without]
         uri = f"{root}/census_data/{name}"
         with warnings.catch_warnings(action="ignore"):
-            tiledbsoma.io.from_anndata(uri, cells, "RNA", X_layer_name="raw")
-        with soma.Measurement.open(f"{uri}/ms/RNA", "w") as measurement:
+            tiledbsoma.io.from_anndata(
+                uri, cells, "RNA", X_layer_name="raw", context=context
+            )
+        with soma.Measurement.open(
+            f"{uri}/ms/RNA", "w", context=context
+        ) as measurement:
             presence = measurement.add_new_sparse_ndarray(
                 "feature_dataset_presence_matrix",
                 type=pa.uint8(),
@@ -187,8 +194,8 @@ def make_census(
             presence.write(pa.SparseCOOTensor.from_scipy(sp.coo_matrix(is_measured)))
         # What is left open may crash Python when it is collected.
         with (
-            soma.Experiment.open(uri) as experiment,
-            soma.Collection.open(f"{root}/census_data", "w") as data,
+            soma.Experiment.open(uri, context=context) as experiment,
+            soma.Collection.open(f"{root}/census_data", "w", context=context) as data,
         ):
             data.set(name, experiment, use_relative_uri=True)
     return folder

@@ -37,6 +37,14 @@ SCHEMA = "2.4.0"
 ORGANISMS = {"human": "homo_sapiens", "mouse": "mus_musculus"}
 # Bytes of each column that TileDB reads at a time: ten columns of a scan take 640 MB.
 _BUFFER = 64 * 1024**2
+TILEDB_CONFIG = {
+    "soma.init_buffer_bytes": _BUFFER,
+    "py.init_buffer_bytes": _BUFFER,
+    # Up to 2.30, TileDB may still order tiles in a thread of its own when the query is freed, and
+    # end Python with a segmentation fault: https://github.com/TileDB-Inc/TileDB/pull/5723. 0 orders
+    # them as they are read.
+    "sm.query.sparse_global_order.preprocess_tile_merge": 0,
+}
 # Names of several diseases in one value.
 SEPARATOR = " || "
 _UPDATE = "pip install -U cellxgene-census tiledbsoma"
@@ -183,9 +191,8 @@ def open_census(version: str) -> Iterator[Census]:
             raise FileNotFoundError(
                 f"{uri!r}, the folder in {VARIABLE}, does not exist: name another one, or unset {VARIABLE}."
             )
-    config = {"soma.init_buffer_bytes": _BUFFER, "py.init_buffer_bytes": _BUFFER}
     with _explain_failure(source):
-        root = client.open_soma(tiledb_config=config, **where)
+        root = client.open_soma(tiledb_config=TILEDB_CONFIG, **where)
     with root:
         with _explain_failure(source):
             missing = {"census_data", "census_info"} - set(root.keys())
