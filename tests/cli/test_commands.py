@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import warnings
 
 import anndata as ad
 import h5py
@@ -916,3 +917,53 @@ def test_info_of_cells(ending, run, toy_query, toy_model, tmp_path, write):
     text = run("info", path).out
     assert f"    model: {toy_model.fingerprint}\n" in text
     assert f", … ({toy_query.obs.shape[1]})\n" in text
+
+
+# --------------------------------------------------------------------------- names that repeat
+
+
+@pytest.fixture
+def query_with_twins(toy_query, tmp_path):
+    """An .h5ad file of which the first two cells share a name."""
+    names = toy_query.obs_names.to_list()
+    toy_query.obs_names = [names[1], *names[1:]]
+    path = tmp_path / "twins.h5ad"
+    toy_query.write_h5ad(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "kept"),
+    [
+        ("annotate", [], True),
+        ("annotate", ["--majority-voting"], False),
+        ("novelty", [], False),
+    ],
+    ids=["on disk", "in memory", "novelty"],
+)
+def test_cells_that_share_a_name_are_numbered_where_names_must_differ(
+    command, options, kept, run, query_with_twins, model_folder, tmp_path
+):
+    pytest.importorskip("igraph")
+    output = tmp_path / "out.h5ad"
+    arguments = ["--model", model_folder, "-o", output, *options]
+    result = run(command, query_with_twins, *arguments)
+    assert result.code == 0, result.err
+    assert "Some cells share a name, such as" in result.err
+    with warnings.catch_warnings(action="ignore"):
+        names = ad.read_h5ad(output).obs_names
+    assert names.duplicated().any() == kept
+    if command == "annotate":
+        assert output.with_suffix(".html").exists()
+
+
+@pytest.mark.parametrize("axis", ["obs", "var"])
+def test_a_reference_with_names_that_repeat_is_learned(axis, run, reference, tmp_path):
+    adata = ad.read_h5ad(reference)
+    names = getattr(adata, f"{axis}_names").to_list()
+    setattr(adata, f"{axis}_names", [*names[:-1], names[0]])
+    adata.write_h5ad(reference)
+    result = run(*train_arguments(reference, tmp_path / "model"))
+    assert result.code == 0, result.err
+    things = {"obs": "cells", "var": "genes"}[axis]
+    assert f"Some {things} share a name, such as {names[0]!r}" in result.err

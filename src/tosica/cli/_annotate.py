@@ -445,7 +445,7 @@ class _Annotation:
         """Read all cells, annotate and write them, and return their table."""
         import numpy as np
 
-        from tosica.cli._files import read_cells, write_cells
+        from tosica.cli._files import number_repeated_names, read_cells, write_cells
         from tosica.data import BLOCK, CellMatrix
         from tosica.tl import majority_vote
         from tosica.tl._majority_vote import read_clusters
@@ -456,6 +456,9 @@ class _Annotation:
                 adata = read_modalities(self.query)
             else:
                 adata = read_cells(self.query, **_named(self.selection, self.group))
+        # A container knows its cells by their names.
+        if not self.modalities and not self.group:
+            number_repeated_names(adata, genes=False)
         if self.min_genes is not None:
             blocks = CellMatrix(adata, **self.matrix).blocks(BLOCK)
             n_genes = [np.asarray((block > 0).sum(1)).ravel() for _, block in blocks]
@@ -492,6 +495,7 @@ class _Annotation:
         import numpy as np
 
         from tosica._report import SAMPLED_FROM, report
+        from tosica.cli._files import number_repeated_names
         from tosica.io._containers import open_cells
         from tosica.tl import novelty
         from tosica.tl._evidence import draw_cells
@@ -511,7 +515,11 @@ class _Annotation:
                         codes.to_numpy(), max_cells, rng, least=_LEAST_CELLS
                     )
                     adata = adata[rows]
-                adata = adata.copy() if self.modalities else adata.to_memory()
+                if self.modalities:
+                    adata = adata.copy()
+                else:
+                    adata = adata.to_memory()
+                    number_repeated_names(adata, genes=False)
                 if n_cells > max_cells:
                     adata.uns[self.key] = {**adata.uns[self.key], SAMPLED_FROM: n_cells}
                 if f"{self.key}_novelty" in adata.obs:
@@ -613,13 +621,20 @@ def novelty(
     check_outputs(output, overwrite=overwrite)
     check_cells(query, over_clustering=over_clustering)
     tosica = load("tosica.tl")
-    from tosica.cli._files import find_group, read_cells, write_cells
+    from tosica.cli._files import (
+        find_group,
+        number_repeated_names,
+        read_cells,
+        write_cells,
+    )
 
     loaded = tosica.TOSICA.load(model, accelerator=device[0], device=device[1])
     group = find_group(query, loaded, selection)
     _refuse_new_mudata(query, group, output)
     with progress(None, f"reading {query}"):
         adata = read_cells(query, **_named(selection, group))
+    if not group:
+        number_repeated_names(adata, genes=False)
     record = adata.uns.get(key_added)
     annotated_by = record.get("model") if isinstance(record, Mapping) else None
     if annotated_by not in (None, loaded.fingerprint):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tosica._settings import warn_user
 from tosica._text import argument, only_known
 
 if TYPE_CHECKING:
@@ -191,6 +192,34 @@ def _read_loom(path: str) -> AnnData:
     # Two genes may have one symbol, as in files of 10x Genomics.
     adata.var_names_make_unique()
     return adata
+
+
+def number_repeated_names(adata: AnnData, *, genes: bool) -> None:
+    """Give cells that share a name a number, as scanpy does, and warn of it.
+
+    Parameters
+    ----------
+    adata
+        Cells in memory. Nothing is written where all names are unique.
+    genes
+        Whether to do the same to genes.
+    """
+    names = {"cells": adata.obs_names}
+    if genes:
+        names["genes"] = adata.var_names
+    for things, of_things in names.items():
+        repeated = of_things[of_things.duplicated()]
+        if len(repeated) == 0:
+            continue
+        warn_user(
+            f"Some {things} share a name, such as {str(repeated[0])!r}: all but the first got a number."
+        )
+        # anndata warns of barcodes, which end in a number, too.
+        with warnings.catch_warnings(action="ignore"):
+            if things == "cells":
+                adata.obs_names_make_unique()
+            else:
+                adata.var_names_make_unique()
 
 
 def _first_of(names: tuple[str, ...], attributes: Collection[str]) -> str:

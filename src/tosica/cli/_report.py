@@ -57,7 +57,7 @@ def _read_annotated(
     path: str, key: str, selection: dict[str, Any], *, backed: bool = False
 ) -> AnnOrMuData:
     """Read the annotated cells of a file; of a container, those that were annotated."""
-    from tosica.cli._files import read_cells
+    from tosica.cli._files import number_repeated_names, read_cells
     from tosica.cli._modalities import is_annotated_as_a_whole, read_modalities
     from tosica.io._errors import ReadError
     from tosica.io._file_kinds import kind_of
@@ -69,12 +69,15 @@ def _read_annotated(
         )
     if is_annotated_as_a_whole(path, key, selection):
         return read_modalities(path)
-    return read_cells(
+    adata = read_cells(
         path,
         backed=backed,
         score=lambda group: int(f"uns/{key}" in group),
         **selection,
     )
+    if not backed:
+        number_repeated_names(adata, genes=False)
+    return adata
 
 
 @click.command(cls=Command, short_help="Write a page about an annotation.")

@@ -224,15 +224,16 @@ def _read_reference(
     reference: str, use_raw: bool, selection: dict[str, Any]
 ) -> AnnData:
     """Read annotated cells."""
-    from tosica.cli._files import read_cells
+    from tosica.cli._files import number_repeated_names, read_cells
 
     with progress(None, f"reading {reference}"):
         adata = read_cells(reference, **selection)
-    if not use_raw:
-        return adata
-    if adata.raw is None:
-        raise ValueError(f"{reference!r} has no raw: leave --use-raw out.")
-    return adata.raw.to_adata()
+    if use_raw:
+        if adata.raw is None:
+            raise ValueError(f"{reference!r} has no raw: leave --use-raw out.")
+        adata = adata.raw.to_adata()
+    number_repeated_names(adata, genes=True)
+    return adata
 
 
 def _describe(model: TOSICA) -> dict[str, Any]:
