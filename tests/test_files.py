@@ -68,3 +68,21 @@ def test_a_full_disk_is_not_the_network(tmp_path, monkeypatch):
     monkeypatch.setattr("pooch.retrieve", fail)
     with pytest.raises(OSError, match="No space left"):
         download("http://127.0.0.1:9/x.gmt", tmp_path / "x.gmt", alternative="wait")
+
+
+def test_what_a_link_leads_to_is_replaced(tmp_path):
+    (tmp_path / "other").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "other" / "real")
+    with replace_file(link) as temporary:
+        temporary.write_text("1")
+    assert link.is_symlink()
+    assert (tmp_path / "other" / "real").read_text() == "1"
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with (
+        pytest.raises(FileNotFoundError, match=r"no folder .*/none' to write 'a' to"),
+        replace_file(tmp_path / "none" / "a"),
+    ):
+        pass

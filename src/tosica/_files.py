@@ -160,21 +160,29 @@ def replace_file(path: Path) -> Iterator[Path]:
     Parameters
     ----------
     path
-        A file in a folder that exists. If it is there, the new file gets its permissions.
+        A file in a folder that exists. If it is there, the new file gets its permissions; if it is a
+        link, what it leads to is replaced.
 
     Raises
     ------
+    FileNotFoundError
+        If there is no such folder.
     OSError
         If the file cannot be written. An existing file is unchanged.
     """
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(
+            f"There is no folder {str(target.parent)!r} to write {path.name!r} to."
+        )
     try:
-        with temporary_folder(path.parent) as folder:
+        with temporary_folder(target.parent) as folder:
             temporary = folder / path.name
             yield temporary
-            if path.exists():
-                shutil.copymode(path, temporary)
+            if target.exists():
+                shutil.copymode(target, temporary)
             sync(temporary)
-            os.replace(temporary, path)
+            os.replace(temporary, target)
     except OSError as error:
         reason = error.strerror or first_line(error)
         raise type(error)(

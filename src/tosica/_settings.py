@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -132,12 +133,26 @@ settings = Settings()
 # --------------------------------------------------------------------------- log and warnings
 
 
+# Names of the loggers that say warnings only, and whether there are warnings, in this thread: levels
+# and filters of warnings are for the whole process.
+_quiet_loggers: ContextVar[tuple[str, ...]] = ContextVar("quiet_loggers", default=())
+_warns: ContextVar[bool] = ContextVar("warns", default=True)
+
+
+def _is_said(record: logging.LogRecord) -> bool:
+    """Whether no :func:`only_warnings` leaves a line out."""
+    is_quiet = record.name.startswith(_quiet_loggers.get())
+    return record.levelno >= logging.WARNING or not is_quiet
+
+
 class TosicaWarning(UserWarning):
     """A warning of this package, so that the command line can tell it from those of libraries."""
 
 
 def warn_user(message: str | Warning) -> None:
     """Warn, with the line of the user's own code that called the package."""
+    if not _warns.get():
+        return
     # The caller of the outermost function of the package: libraries may have called others.
     stacklevel = 1
     depth = 0
@@ -152,15 +167,23 @@ def warn_user(message: str | Warning) -> None:
 
 @contextmanager
 def only_warnings(*loggers: logging.Logger) -> Iterator[None]:
-    """Leave out lines that are no warnings."""
-    levels = [talker.level for talker in loggers]
-    for talker in loggers:
-        talker.setLevel(max(logging.WARNING, talker.getEffectiveLevel()))
+    """Leave out lines of the package's own loggers that are no warnings, in this thread."""
+    names = tuple(talker.name for talker in loggers)
+    token = _quiet_loggers.set(_quiet_loggers.get() + names)
     try:
         yield
     finally:
-        for talker, level in zip(loggers, levels, strict=True):
-            talker.setLevel(level)
+        _quiet_loggers.reset(token)
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Leave out warnings of this package, in this thread."""
+    token = _warns.set(False)
+    try:
+        yield
+    finally:
+        _warns.reset(token)
 
 
 @contextmanager
@@ -172,12 +195,19 @@ def quiet_libraries() -> Iterator[None]:
     """
     is_quiet = logger.getEffectiveLevel() > logging.DEBUG
     names = ("lightning", "lightning.pytorch", "lightning.fabric") if is_quiet else ()
-    with warnings.catch_warnings(), only_warnings(*map(logging.getLogger, names)):
-        # Lightning's copy of torch's pytree calls what newer torch deprecates.
-        warnings.filterwarnings(
-            "ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning
-        )
-        yield
+    levels = {talker: talker.level for talker in map(logging.getLogger, names)}
+    for talker in levels:
+        talker.setLevel(max(logging.WARNING, talker.getEffectiveLevel()))
+    try:
+        with warnings.catch_warnings():
+            # Lightning's copy of torch's pytree calls what newer torch deprecates.
+            warnings.filterwarnings(
+                "ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning
+            )
+            yield
+    finally:
+        for talker, level in levels.items():
+            talker.setLevel(level)
 
 
 class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg] # has types only in stubs
@@ -190,6 +220,8 @@ class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg] # has typ
             self.handleError(record)
 
 
+for _logger in (logger, query_logger):
+    _logger.addFilter(_is_said)
 if not logger.handlers:
     logger.addHandler(_StderrHandler())
     # The root logger has no handler unless somebody asked for one, so that no line is said twice.

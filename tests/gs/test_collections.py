@@ -210,3 +210,8 @@ def test_join(tmp_path, name, human_gobp):
 def test_join_refuses(collections, error, words):
     with pytest.raises(error, match=words):
         tosica.gs.join(collections)
+
+
+def test_two_versions_contradict_each_other():
+    with pytest.raises(ValueError, match=r"is of version 2023\.2, and version='2024"):
+        tosica.gs.load("human_reactome@2023.2", version="2024.1")

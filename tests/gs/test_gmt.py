@@ -163,6 +163,7 @@ def test_replaces_the_file_behind_a_link(tmp_path):
         (SETS, {"NK cell": "x"}, ValueError, "descriptions names 'NK cell'"),
         ({"a": []}, None, ValueError, "'a' has no genes"),
         ({"a": [7]}, None, TypeError, "'a' has 7"),
+        ({"a": [["x"]]}, None, TypeError, r"'a' has \['x'\]"),
         (SETS, {"T cell": 7}, TypeError, "'T cell' has 7"),
         ({"a": [""]}, None, ValueError, "'a' has the text ''"),
         ({"a\tb": ["G"]}, None, ValueError, "tabs"),

@@ -333,3 +333,9 @@ def test_ctrl_c_leaves_the_model(pbmc_model, other_batch, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         pbmc_model.adapt(other_batch)
     assert pbmc_model.fingerprint == fingerprint
+
+
+def test_a_subset_does_not_learn_from_its_reference(pbmc_model):
+    labels = pbmc_model.labels[:3]
+    with pytest.raises(ValueError, match="is the reference that the model was trained"):
+        pbmc_model.annotate(labels=labels, adapt=True, copy=True)

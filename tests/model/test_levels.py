@@ -120,7 +120,8 @@ def test_parents_that_were_taken_away_stay_away(model, save_and_load):
 
 def test_from_disk_as_in_memory(model, toy_query, tmp_path):
     toy_query.obs["tosica_prediction_old"] = "of another model"
-    toy_query.uns["tosica"] = {"levels": np.array(["old"], dtype=object)}
+    levels = np.array(["old"], dtype=object)
+    toy_query.uns["tosica"] = {"model": "0", "levels": levels}
     toy_query.write_h5ad(tmp_path / "query.h5ad")
     output = tmp_path / "annotated.h5ad"
     tosica.tl.annotate_file(tmp_path / "query.h5ad", model, output, cells_per_part=25)
@@ -232,3 +233,14 @@ def test_several_columns_of_one_level_are_one(reference):
     model = TOSICA(reference, embed_dim=8, n_heads=2)
     assert model.label_parents_ == {}
     assert model.registry_["setup_args"]["labels_key"] == "kind"
+
+
+def test_a_label_with_the_name_of_a_group_is_the_label(caplog):
+    reference = toy_reference().copy()
+    kind = reference.obs["kind"].astype(str)
+    reference.obs["broad"] = kind.replace({"c": "b"})
+    TOSICA.setup_anndata(reference, ["broad", "kind"])
+    model = TOSICA(reference, embed_dim=8, n_heads=2)
+    model.train(max_epochs=1, plan_kwargs=FAST_PLAN)
+    assert model.subset(["a", "b"]).labels == ["a", "b"]
+    assert "'b' is taken as the label, not as all labels of the group" in caplog.text

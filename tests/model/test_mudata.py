@@ -642,3 +642,13 @@ def test_recalibrated_for_every_choice_of_modalities(model, query, save_and_load
     rna.obs["kind"] = query.obs["kind"]
     with pytest.raises(ValueError, match="lack the modality 'protein' of the model"):
         recalibrated.recalibrate(rna, "kind")
+
+
+def test_labels_of_one_modality_may_be_missing(mdata):
+    kind = mdata.obs.pop("kind").astype(object)
+    kind.iloc[:3], kind.iloc[3] = np.nan, "?"
+    mdata["rna"].obs["kind"] = kind.reindex(mdata["rna"].obs_names)
+    TOSICA.setup_mudata(mdata, "kind", unlabeled_category="?")
+    codes = mdata["rna"].obs["_scvi_labels"]
+    assert set(codes[kind.index[:4]]) == {3}
+    assert set(codes[kind.index[4:]]) == {0, 1, 2}

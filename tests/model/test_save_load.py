@@ -99,6 +99,14 @@ def test_with_the_reference(toy, train, tmp_path):
 # --------------------------------------------------------------------------- folders that are there
 
 
+def test_a_file_is_no_folder(network_model, tmp_path):
+    path = tmp_path / "file"
+    path.write_text("mine")
+    with pytest.raises(FileExistsError, match="is a file: choose another folder"):
+        network_model.save(path, overwrite=True)
+    assert path.read_text() == "mine"
+
+
 def test_a_folder_that_exists_and_a_prefix(network_model, toy_model, folder):
     content = (folder / "model.pt").read_bytes()
     with pytest.raises(

@@ -567,3 +567,16 @@ def test_whole_numbers_beside_cells_without_a_label(toy, train):
     model.recalibrate(toy, "kind")
     assert len(model.training_.held_out_probabilities[0]) == 44
     assert TOSICA.load_query_data(toy, model).labels == ["3.0", "4.0", "5.0"]
+
+
+def test_labels_may_be_dates(toy):
+    days = pd.to_timedelta(np.arange(90) % 3, unit="D")
+    toy.obs["day"] = pd.to_datetime("2026-01-01") + days
+    TOSICA.setup_anndata(toy, "day")
+    model = TOSICA(toy, embed_dim=8, n_heads=2)
+    model.train(max_epochs=1)
+    assert [label[:10] for label in model.labels] == [
+        "2026-01-01",
+        "2026-01-02",
+        "2026-01-03",
+    ]

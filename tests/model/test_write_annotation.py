@@ -1,5 +1,8 @@
 """What annotate writes, and that it writes nothing else."""
 
+import logging
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
 
@@ -11,6 +14,8 @@ import torch
 from anndata import AnnData
 from numpy.testing import assert_allclose, assert_array_equal
 
+import tosica
+from tosica._settings import query_logger
 from tosica.model import AnnotationResult
 
 GREY = "#d3d3d3"
@@ -266,3 +271,55 @@ def test_automatic_cutoff_calls_cells_unknown_with_two_labels(
         'annotate: cutoff=0.5 calls no cell "Unknown", because the best of 2 labels always has a '
         "probability of at least 0.5: pass a higher one, or cutoff='auto', which is 0.75 here"
     ) in caplog.messages
+
+
+# --------------------------------------------------------------------------- what is not replaced
+
+
+def annotate_in_memory(model, query, folder):
+    model.annotate(query, key_added="pca")
+
+
+def write_result(model, query, folder):
+    model.infer(query).to_adata(query, key_added="pca")
+
+
+def annotate_file(model, query, folder):
+    output = folder / "annotated.h5ad"
+    tosica.tl.annotate_file(folder / "query.h5ad", model, output, key_added="pca")
+
+
+@pytest.mark.parametrize("write", [annotate_in_memory, write_result, annotate_file])
+def test_what_is_no_annotation_is_not_replaced(write, toy_model, toy_query, tmp_path):
+    toy_query.uns["pca"] = {"variance": np.ones(3)}
+    toy_query.obsm["X_pca"] = np.ones((60, 3))
+    path = tmp_path / "query.h5ad"
+    toy_query.write_h5ad(path)
+    with pytest.raises(ValueError, match=r"'pca' would replace uns\['pca'\]"):
+        write(toy_model, toy_query, tmp_path)
+    assert_array_equal(toy_query.obsm["X_pca"], np.ones((60, 3)))
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("make", ["genes backwards", "a column twice", "a backed view"])
+def test_cells_that_anndata_cannot_take(make, toy_model, toy_query, tmp_path):
+    expected = toy_model.infer(toy_query, indices=range(40)).probability
+    if make == "genes backwards":
+        query = toy_query[:, ::-1]
+    elif make == "a column twice":
+        query = toy_query
+        query.obs = pd.concat([query.obs, query.obs[["donor"]]], axis=1)
+    else:
+        toy_query.write_h5ad(tmp_path / "query.h5ad")
+        query = anndata.read_h5ad(tmp_path / "query.h5ad", backed="r")[:50]
+    found = toy_model.infer(query, indices=range(40)).probability
+    assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_annotations_in_two_threads_leave_warnings_as_they_were(toy_model, toy_query):
+    filters = list(warnings.filters)
+    with ThreadPoolExecutor(2) as pool:
+        queries = [toy_query.copy() for _ in range(20)]
+        list(pool.map(toy_model.annotate, queries))
+    assert warnings.filters == filters
+    assert query_logger.level == logging.NOTSET

@@ -258,3 +258,10 @@ def test_above_and_below():
 def test_no_such_term(term, word):
     with pytest.raises(KeyError, match=word):
         tosica.onto.term_name(term)
+
+
+def test_terms_do_not_replace_the_labels():
+    adata = cells(["T cells"])
+    with pytest.raises(ValueError, match="key_added='label' would replace the labels"):
+        tosica.onto.map_labels(adata, "label", key_added="label")
+    assert adata.obs["label"].tolist() == ["T cells"]

@@ -9,9 +9,14 @@ import tosica
 GROUPBY = "bulk_labels"
 
 
-def explained_pbmc(*, n_labels=10, long_names=False):
-    """Cells after ``annotate``, ``attribute``, ``rank_gene_sets``, ``faithfulness`` and so on."""
+def explained_pbmc(*, n_labels=10, long_names=False, ending=""):
+    """Cells after ``annotate``, ``attribute``, ``rank_gene_sets``, ``faithfulness`` and so on.
+
+    All names of labels, phases, gene sets and genes have the ``ending``.
+    """
     adata = annotated_pbmc(n_labels=n_labels, long_names=long_names, n_gene_sets=80)
+    if ending:
+        _append(adata, ending)
     rng = np.random.default_rng(0)
     adata.obs["tosica_novelty"] = rng.gamma(2.0, size=adata.n_obs)
     add_attribution(adata)
@@ -37,6 +42,19 @@ def explained_pbmc(*, n_labels=10, long_names=False):
     ]
     adata.uns["faithfulness"] = {"curves": pd.concat(curves, ignore_index=True)}
     return adata
+
+
+def _append(adata, ending):
+    for column in (GROUPBY, "tosica_prediction", "phase"):
+        adata.obs[column] = adata.obs[column].cat.rename_categories(
+            lambda name: name + ending
+        )
+    for name in ("gene_sets", "labels"):
+        adata.uns["tosica"][name] = adata.uns["tosica"][name] + ending
+    raw = adata.raw.to_adata()
+    for cells in (adata, raw):
+        cells.var_names = cells.var_names + ending
+    adata.raw = raw
 
 
 def add_attribution(adata):

@@ -9,6 +9,7 @@ import pytest
 import scanpy as sc
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
+from mudata import MuData
 from PIL import Image
 from pl.explained_pbmc import GROUPBY, explained_pbmc, history
 
@@ -146,6 +147,57 @@ def test_a_figure_that_is_too_small_says_so(adata):
         pl.gene_set_violin(adata, GROUPBY, figsize=(1.5, 1), return_fig=True)
 
 
+# --------------------------------------------------------------------------- dollars in names
+
+# Matplotlib would read the middle as a formula, with a command that does not exist.
+DOLLARS = r"a$\foo$b"
+
+
+@pytest.fixture(scope="module")
+def with_dollars():
+    return explained_pbmc(n_labels=3, ending=f" {DOLLARS}")
+
+
+@each_plot
+def test_names_with_dollars_are_no_formulas(name, with_dollars):
+    figure = DRAW[name](with_dollars, return_fig=True)
+    figure.draw_without_rendering()
+
+
+@pytest.mark.parametrize("name", ["confusion", "top_genes", "umap"])
+def test_names_with_dollars_are_no_formulas_in_given_axes(name, with_dollars):
+    groups = {"groups": f"cell type 1 {DOLLARS}"} if name == "top_genes" else {}
+    ax = plt.subplots()[1]
+    (DRAW | {"umap": partial(pl.umap, color=GROUPBY)})[name](
+        with_dollars, ax=ax, **groups
+    )
+    ax.figure.draw_without_rendering()
+
+
+@pytest.mark.parametrize("name", ["confusion", "label_flow", "composition", "novelty"])
+def test_columns_with_dollars_are_no_formulas(name, adata):
+    data = adata.copy()
+    data.obs[DOLLARS] = data.obs[GROUPBY]
+    figure = getattr(pl, name)(data, DOLLARS, return_fig=True)
+    figure.draw_without_rendering()
+
+
+def test_formulas_of_the_user_stay_formulas(adata):
+    ax = plt.subplots()[1]
+    ax.set_title(r"$\alpha$")
+    pl.label_flow(adata, GROUPBY, ax=ax)
+    assert ax.title.get_parse_math()
+
+
+def test_numbers_that_matplotlib_writes_stay_formulas(adata):
+    figure = pl.gene_set_dotplot(adata, return_fig=True)
+    (legend,) = [ax.get_legend() for ax in figure.axes if ax.get_legend()]
+    assert all(text.get_parse_math() for text in legend.get_texts())
+
+
+# --------------------------------------------------------------------------- data and colors
+
+
 @pytest.mark.slow
 @each_plot
 def test_leaves_the_data_alone_and_shows_only_if_asked(name, monkeypatch, contents):
@@ -265,6 +317,18 @@ def test_the_step_before_was_not_taken(name):
             "history has no 'x', only",
         ),
         (lambda a, ax: pl.training({}), ValueError, "no history"),
+        (
+            lambda a, ax: pl.label_flow(
+                a, "phase", prediction_key=GROUPBY, min_share=0.99
+            ),
+            ValueError,
+            r"lower min_share, since the largest share is 0\.\d+\.$",
+        ),
+        (
+            lambda a, ax: pl.waterfall(MuData({"rna": a.copy()}), a.obs_names[0]),
+            TypeError,
+            r"must be an AnnData, not a MuData: .* tosica\.pl\.top_genes",
+        ),
     ],
 )
 def test_what_cannot_be_drawn(adata, call, error, match):

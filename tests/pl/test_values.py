@@ -135,7 +135,33 @@ def test_violins_and_umap_show_the_cells(adata):
     assert ax.collections[0].colorbar is None
 
 
+def test_titles_of_the_umap_are_those_asked_for(adata):
+    (ax,) = pl.umap(adata, "phase", title="of the\nuser", show=False)
+    assert ax.get_title() == "of the\nuser"
+
+
+def test_panels_of_the_umap_without_a_title_have_their_name(adata):
+    axes = pl.umap(adata, ["phase", GROUPBY], title=["first"], show=False)
+    assert [ax.get_title() for ax in axes] == ["first", GROUPBY]
+
+
+@pytest.mark.parametrize("place", ["right margin", "best"])
+def test_the_legend_of_the_umap_has_names_that_begin_with_an_underscore(place, adata):
+    data = adata.copy()
+    data.obs["some"] = data.obs["phase"].cat.rename_categories({"G1": "_G1"})
+    data.obs.loc[data.obs_names[:5], "some"] = np.nan
+    (ax,) = pl.umap(data, "some", legend_loc=place, show=False)
+    assert texts(ax.get_legend().get_texts()) == ["_G1", "G2M", "S", "NA"]
+
+
 # --------------------------------------------------------------------------- bars and ribbons
+
+
+def test_the_legend_of_the_composition_has_names_that_begin_with_an_underscore(adata):
+    data = adata.copy()
+    data.obs["some"] = data.obs["phase"].cat.rename_categories({"G2M": "_G2M"})
+    ax = pl.composition(data, GROUPBY, groupby="some", show=False)
+    assert texts(ax.get_legend().get_texts()) == ["G1", "_G2M", "S"]
 
 
 def test_shares_of_a_sample_add_up(adata):
@@ -305,6 +331,14 @@ def test_ribbons_are_the_tables(adata):
     ]
 
 
+@pytest.mark.parametrize("name", ["source", "target", "value", "color"])
+def test_ribbons_lead_to_predictions_of_any_name(name, adata):
+    data = adata.copy()
+    data.obs["some"] = data.obs["phase"].cat.rename_categories({"S": name})
+    ax = pl.label_flow(data, "phase", prediction_key="some", show=False)
+    assert texts(ax.texts) == ["G1", "G2M", "S", "phase", "G1", "G2M", name, "some"]
+
+
 def _n_ribbons(ax):
     return sum(not isinstance(patch, Rectangle) for patch in ax.patches)
 
@@ -376,6 +410,57 @@ def test_novelty_is_marked_at_the_cutoff(adata):
     ax = pl.novelty(adata, GROUPBY, cutoff=3, show=False)
     assert (texts(ax.texts), ax.lines[-1].get_xdata()[0]) == (["cutoff"], 3)
     assert not pl.novelty(adata, GROUPBY, show=False).texts
+
+
+def test_cells_without_a_novelty_are_left_out_of_the_boxes(adata):
+    data = adata.copy()
+    data.obs.loc[data.obs_names[::6], "tosica_novelty"] = np.nan
+    known = data[data.obs["tosica_novelty"].notna()]
+    boxes = [
+        [line.get_xdata() for line in pl.novelty(cells, "phase", show=False).lines]
+        for cells in (data, known)
+    ]
+    for with_missing, without in zip(*boxes, strict=True):
+        assert_allclose(with_missing, without)
+
+
+def test_cells_without_a_novelty_do_not_count_for_a_box(adata):
+    data = adata.copy()
+    of_group = data.obs_names[data.obs["phase"] == "S"]
+    data.obs.loc[of_group[4:], "tosica_novelty"] = np.nan
+    # Four cells are too few for a box.
+    ax = pl.novelty(data, "phase", show=False)
+    assert len(ax.patches) == 2
+
+
+def test_a_group_without_novelty_keeps_its_row(adata):
+    data = adata.copy()
+    data.obs.loc[data.obs["phase"] == "G1", "tosica_novelty"] = np.nan
+    ax = pl.novelty(data, "phase", show=False)
+    assert texts(ax.get_yticklabels())[-1] == "G1"
+
+
+def test_validation_is_drawn_at_its_epochs():
+    epochs = pd.Index([4, 9], name="epoch")
+    table = history()
+    for name, values in (("loss", [1.0, 0.5]), ("accuracy", [0.8, 0.9])):
+        column = f"validation_{name}"
+        table[column] = pd.DataFrame({column: values}, epochs, dtype=object)
+    losses, accuracy = pl.training(table, show=False)
+    assert [list(line.get_xdata()) for line in (*losses.lines, *accuracy.lines)] == [
+        list(range(1, 11)),
+        [5, 10],
+        [10],
+        [5, 10],
+        [10],
+    ]
+
+
+def test_the_lowest_validation_loss_is_at_its_epoch():
+    loss = pd.DataFrame({"validation_loss": [1.0, 0.5]}, pd.Index([4, 9]))
+    ax = pl.training({"validation_loss": loss}, show=False)
+    (text,) = texts(ax.get_legend().get_texts())[1:]
+    assert text == "lowest validation loss: epoch 10"
 
 
 def test_training(toy_model):

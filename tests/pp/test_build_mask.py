@@ -494,3 +494,15 @@ def test_low_coverage_is_told(recwarn):
         UserWarning, match="modules; names in adata look like mouse symbols while"
     ):
         build_mask(adata, {"a": ["T", "C1", "CD3D", "CD3E"]}, min_genes=2)
+
+
+@pytest.mark.parametrize("dtype", [object, "category"])
+def test_symbols_with_a_prefix_may_be_missing(dtype, toy):
+    symbols = pd.Series([f"GRCh38_G{i}" for i in range(30)], toy.var_names)
+    symbols.iloc[3] = None
+    toy.var_names = [f"id{i}" for i in range(30)]
+    toy.var["symbol"] = symbols.to_numpy(dtype=object)
+    toy.var["symbol"] = toy.var["symbol"].astype(dtype)
+    sets = {"first": [f"G{i}" for i in range(8)]}
+    build_mask(toy, sets)
+    assert toy.varm["tosica_mask"].sum() == 7

@@ -76,6 +76,14 @@ def test_a_table_renames_labels_and_leaves_cells_out(studies):
     assert set(terms["cell_type_ontology_term_id"]) == {"unknown"}
 
 
+def test_a_mapping_of_one_reference_adds_to_that_of_all(studies):
+    mapping = {"B cell": "mine", "flat": {"T cell": "yours"}}
+    joined = tosica.pp.join_references(studies, "label", mapping=mapping)
+    labels_of = joined.obs.groupby("reference", observed=True)["cell_type"].unique()
+    assert set(labels_of["flat"]) == {"mine", "yours", "monocyte"}
+    assert set(labels_of["deep"]) == {"mine", "T cell", "monocyte"}
+
+
 def test_terms_of_the_references_are_used(studies):
     obs = studies["flat"].obs
     obs["label_ontology_term_id"] = obs["label"].map(
@@ -96,6 +104,23 @@ def test_logarithms_of_counts_become_counts_again(studies):
     restored = joined[is_flat][:, flat.var_names].X
     # Cells without a count of one seem deeper or flatter by a factor.
     assert (np.abs((restored - counts).toarray()).sum(1) == 0).mean() > 0.9
+
+
+def test_totals_of_the_cells_tell_even_counts_from_half_of_them(studies):
+    flat = studies["flat"]
+    counts = flat.X * 2
+    total = np.asarray(counts.sum(1))
+    flat.X = sp.csr_matrix(counts.multiply(1e4 / total)).log1p()
+    flat.obs["nCount_RNA"] = total.ravel()
+    joined = tosica.pp.join_references(studies, "label")
+    is_flat = (joined.obs["reference"] == "flat").to_numpy()
+    restored = joined[is_flat][:, flat.var_names].X
+    assert_array_equal(restored.toarray(), counts.toarray())
+
+
+def test_references_without_names_are_refused(studies):
+    with pytest.raises(TypeError, match="must have strings as names, not 0"):
+        tosica.pp.join_references(dict(enumerate(studies.values())), "label")
 
 
 def test_genes_of_a_panel_are_drawn_from_cells_of_its_types(studies):

@@ -358,6 +358,15 @@ def test_network_with_weights(pbmc):
     np.testing.assert_array_equal(weights.toarray() != 0, adata.varm[KEY].toarray())
 
 
+def test_a_network_with_two_weights_of_a_gene_is_refused(pbmc):
+    net = network(pbmc)
+    other = net.iloc[[0]].assign(weight=-net["weight"].iloc[0])
+    with pytest.raises(ValueError, match=r"several weights: keep one row of each gene"):
+        tosica.pp.build_mask(pbmc.copy(), pd.concat([net, other]))
+    # A row that occurs twice says nothing new.
+    tosica.pp.build_mask(pbmc.copy(), pd.concat([net, net.iloc[[0]]]))
+
+
 @low_coverage_is_no_matter
 def test_weights_of_sets_that_were_kept_only(pbmc):
     adata, net = pbmc.copy(), network(pbmc)

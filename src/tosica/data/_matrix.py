@@ -73,7 +73,27 @@ class ExpressionSource:
             )
 
     def __getitem__(self, cells: Any) -> ExpressionSource:
-        return replace(self, data=self.data[cells])
+        adata = self.data
+        # anndata takes cells neither of all views nor beside a column of obs that occurs twice.
+        if isinstance(adata, AnnData) and (
+            adata.is_view or not adata.obs.columns.is_unique
+        ):
+            return replace(self, data=self._read_cells(adata, cells))
+        return replace(self, data=adata[cells])
+
+    def _read_cells(self, adata: AnnData, cells: np.ndarray | slice) -> AnnData:
+        """Read the matrix of some cells into an AnnData without other annotations."""
+        matrix = self.matrix()
+        block = matrix.take(cells)
+        names = pd.DataFrame(index=adata.obs_names[cells])
+        if self.use_raw:
+            read = AnnData(obs=names)
+            read.raw = AnnData(block, obs=names, var=matrix.var)
+            return read
+        layers = {} if self.layer is None else {self.layer: block}
+        return AnnData(
+            None if layers else block, obs=names, var=matrix.var, layers=layers
+        )
 
     def matrix(self) -> CellMatrix:
         """The matrix of an AnnData."""

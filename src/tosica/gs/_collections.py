@@ -17,7 +17,7 @@ import pandas as pd
 
 from tosica._files import cache_folder, download, new_in_cache
 from tosica._settings import logger
-from tosica._text import did_you_mean, format_thousands, in_python
+from tosica._text import did_you_mean, format_thousands, in_python, parameter
 from tosica._validate import validate_params
 from tosica.gs._gene_table import orthologs
 from tosica.gs._gmt import parse_gmt, read_gmt
@@ -227,6 +227,10 @@ def find_collection(name: str, version: str | None = None) -> Collection:
     if "file" not in _METADATA[bare]:
         default = _METADATA[bare]["release"].removeprefix("GO ")
         versions = (default,)
+    if version and suffix and version != suffix:
+        raise ValueError(
+            f"{name!r} is of version {suffix}, and {parameter('version', version)}: give one of them."
+        )
     version = version or suffix or default
     if version not in versions:
         raise ValueError(

@@ -116,7 +116,7 @@ class GeneList:
             if not isinstance(column, str) or not is_text:
                 continue
             # Lists and other values of a column have no number of unique ones.
-            texts = values.astype(str)
+            texts = values.astype(object).where(values.notna(), "").astype(str)
             if texts.nunique() > len(texts) / 2:
                 columns.append((column, GeneList(undecorated(pd.Index(texts)))))
         return columns

@@ -237,14 +237,15 @@ def write_gmt(
             raise TypeError(
                 f"The genes of {name!r} must be a list of strings, not {genes!r}."
             )
-        unique = list(dict.fromkeys(genes))
+        of_set = list(genes)
+        for text in (name, *of_set):
+            _check_text(text, name)
+        unique = list(dict.fromkeys(of_set))
         if not unique:
             raise ValueError(
                 f"The gene set {name!r} has no genes; add some or leave it out."
             )
         description = descriptions.get(name, _NO_DESCRIPTION)
-        for text in (name, *unique):
-            _check_text(text, name)
         if description != "":
             _check_text(description, name)
         if isinstance(genes, set | frozenset):

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
 
-    from tosica._types import BoolArray, FloatArray, IntArray
+    from tosica._types import AnnOrMuData, BoolArray, FloatArray, IntArray
     from tosica.linear import LinearClassifier
     from tosica.linear._self_training import SelfTrained
     from tosica.module import TOSICAModule
@@ -168,10 +168,7 @@ class AdaptMixin(SetupMixin):
                 f"The model is {adaptation}. Adapted again it would drift from its reference: "
                 f"{in_python('call adapt of', 'take')} the model that it was made from."
             )
-        if adata is self.adata:
-            raise ValueError(
-                "adata is the reference that the model was trained on: adapt takes a query."
-            )
+        self._refuse_reference(adata)
         with (
             thread_pool(self.module.device),
             progress(None, "adapt", enabled=enable_progress_bar),
@@ -222,6 +219,13 @@ class AdaptMixin(SetupMixin):
             N_ROUNDS,
         )
         return model
+
+    def _refuse_reference(self, adata: AnnOrMuData | None) -> None:
+        """Refuse to learn from the cells that the model was trained on."""
+        if adata is not None and adata is self.adata:
+            raise ValueError(
+                "adata is the reference that the model was trained on: adapt takes a query."
+            )
 
     def _read_query(
         self, adata: AnnData, layer: str | None, use_raw: bool

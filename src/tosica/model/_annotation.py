@@ -19,6 +19,7 @@ from tosica.model._annotation_result import (
     CUTOFF,
     DEFAULT_CONFIDENCE,
     DEFAULT_CUTOFF,
+    check_key_added,
     sets_as_terms,
     warn_of_cutoff,
 )
@@ -207,8 +208,12 @@ class AnnotationMixin(InferenceMixin):
             file_columns(model.labels, "the model")
         adata = self.adata if adata is None else adata
         check_target(adata, "annotate", copy=copy)
+        if adata is not None:
+            check_key_added(key_added, adata.uns.get(key_added))
         adaptation = model.training_.adaptation
         if adapt:
+            # A subset does not know its reference.
+            self._refuse_reference(adata)
             model = model.adapt(
                 adata,
                 layer=layer,

@@ -14,7 +14,7 @@ from matplotlib.colors import to_hex, to_rgb
 from tosica._limits import LIMITS
 from tosica._obs import LIGHT_GRAY, UNKNOWN, file_columns
 from tosica._settings import logger
-from tosica._text import call, format_thousands, parameter
+from tosica._text import argument, call, format_thousands, parameter
 from tosica._validate import Either, FileKey, Fraction, OneOf, validate_params
 from tosica.onto._hierarchy import LabelHierarchy
 from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, term_name
@@ -251,6 +251,7 @@ class AnnotationResult:
                 f"adata has other cells than the {len(self.obs_names)} of this result, or another order of them: pass "
                 "the cells that infer was called on."
             )
+        check_key_added(key_added, adata.uns.get(key_added))
         attention_key = f"X_{key_added}"
         probabilities_key = f"{key_added}_probabilities"
         # All is made before the first is written, so that a failure leaves the query as it is.
@@ -471,6 +472,29 @@ class AnnotationResult:
             raise ValueError("The result has no labels: ask infer for 'probabilities'.")
         threshold = resolve_cutoff(cutoff, len(self.labels))
         return np.where(self.probability < threshold, len(self.labels), self.codes)
+
+
+def check_key_added(key_added: str, record: Any) -> None:
+    """Refuse a key under which ``uns`` has something else than an annotation.
+
+    Parameters
+    ----------
+    key_added
+        Where an annotation is to be written.
+    record
+        What is there, in memory or in a file; ``None`` if there is nothing.
+
+    Raises
+    ------
+    ValueError
+        If it is no annotation, as what scanpy writes under "pca" or "leiden".
+    """
+    if record is None or (hasattr(record, "keys") and "model" in record):
+        return
+    raise ValueError(
+        f"{argument('key_added')} {key_added!r} would replace uns[{key_added!r}], which is no annotation of a "
+        "model: pass another one."
+    )
 
 
 def outdated_columns(key_added: str, record: Any) -> list[str]:

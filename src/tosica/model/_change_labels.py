@@ -446,6 +446,13 @@ class ChangeLabelsMixin(SetupMixin):
                 raise KeyError(
                     f"the model has no label {name!r}{only_known(name, hierarchy.names)}"
                 )
+        groups = hierarchy.names[len(self.labels) :]
+        for name in names:
+            if name in self.labels and name in groups:
+                logger.info(
+                    "subset: %r is taken as the label, not as all labels of the group with its name",
+                    name,
+                )
         rows = [hierarchy.names.index(name) for name in names]
         codes: list[int] = np.flatnonzero(hierarchy.members[rows].any(axis=0)).tolist()
         if len(codes) < 2:

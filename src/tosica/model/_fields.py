@@ -552,10 +552,11 @@ def _spelled_as(categories: pd.Index, name: str) -> str:
 
 def _sizes(labels: pd.Categorical) -> pd.Series:
     """Number of cells of each label that has some, the most frequent first."""
+    names = labels.categories.astype(str)
+    n_cells = np.bincount(labels.codes[labels.codes >= 0], minlength=len(names))
     # Labels of as many cells are in the order of their categories.
-    sizes = pd.Series(labels).value_counts(sort=False)
-    sizes = sizes.sort_values(ascending=False, kind="stable")
-    return sizes[sizes > 0].set_axis(sizes.index[sizes > 0].astype(str))
+    sizes = pd.Series(n_cells, names).sort_values(ascending=False, kind="stable")
+    return sizes[sizes > 0]
 
 
 def typed_labels(labels: pd.Index) -> np.ndarray:

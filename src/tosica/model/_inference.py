@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -15,7 +14,7 @@ import torch
 from tosica._limits import LIMITS
 from tosica._parallel import thread_map, thread_pool
 from tosica._progress import progress
-from tosica._settings import only_warnings, query_logger
+from tosica._settings import only_warnings, query_logger, without_warnings
 from tosica._text import call, did_you_mean
 from tosica._validate import (
     ANNDATA,
@@ -350,7 +349,7 @@ class InferenceMixin(SetupMixin):
         halves = _halves_of_genes(weights.shape[1], weights.device)
         labels_by_half: tuple[list[IntArray], list[IntArray]] = ([], [])
         measured = None
-        with only_warnings(query_logger), warnings.catch_warnings(action="ignore"):
+        with only_warnings(query_logger), without_warnings():
             whole = source.data if whole is None else whole
             query = self._load_query(sample, sample=whole)
             for batch in query:

@@ -218,8 +218,8 @@ def make_optimizer(
     )
     warmup = config.warmup
     if warmup * n_steps == 1:
-        # torch divides by the steps of the rise less one.
-        warmup = 2 / n_steps
+        # torch divides by the steps of the rise less one. One step alone has no rise.
+        warmup = 2 / n_steps if n_steps > 1 else 0.0
     schedule = OneCycleLR(
         optimizer, max_lr=config.lr, total_steps=n_steps, pct_start=min(warmup, 1.0)
     )

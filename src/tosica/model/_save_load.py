@@ -83,6 +83,8 @@ class SaveLoadMixin(SetupMixin):
         if not is_rank_zero(self):
             return
         folder = Path(dir_path)
+        if folder.is_file():
+            raise FileExistsError(f"{str(folder)!r} is a file: choose another folder.")
         # A killed process may have left something here.
         is_free = not folder.exists() or (
             folder.is_dir() and all(map(is_temporary, folder.iterdir()))

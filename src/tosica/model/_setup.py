@@ -531,7 +531,7 @@ class SetupMixin(BaseModelClass):
 
         These are the weights of the logistic regressions, divided by their temperature and
         multiplied by the weight of the linear branch relative to the network, minus the mean of all
-        labels.
+        labels that the model was trained on.
 
         Returns
         -------
@@ -711,10 +711,10 @@ def _find_column(
             f"{argument(parameter)} {key!r} is no column of {place}{only_known(key, columns)}"
         )
     indexers = cell_indexers(data, owners)
-    values = [
-        reindex_obs(modalities[name], indexers[name]).obs[key].astype(str)
-        for name in owners
-    ]
+    values = []
+    for name in owners:
+        column = reindex_obs(modalities[name], indexers[name]).obs[key]
+        values.append(np.where(column.isna(), None, column.astype(str)))
     if not all(np.array_equal(values[0], column) for column in values):
         raise ValueError(
             f"{argument(parameter)} {key!r} is a column of several modalities, and they differ: say which is meant by "

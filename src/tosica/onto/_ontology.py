@@ -19,7 +19,7 @@ import pandas as pd
 
 from tosica._obs import read_groups
 from tosica._settings import logger, warn_user
-from tosica._text import list_names, only_known
+from tosica._text import list_names, only_known, parameter
 from tosica._validate import FileKey, validate_params
 
 if TYPE_CHECKING:
@@ -566,6 +566,10 @@ def map_labels(
         }
     )
     column = f"{key}{TERM_SUFFIX}" if key_added is None else key_added
+    if column == key:
+        raise ValueError(
+            f"{parameter('key_added', key)} would replace the labels by their terms: pass another name."
+        )
     # Cells without a label have the code -1, and with it the last term.
     term_of_cell = np.array([*terms, NO_TERM], dtype=object)[groups.codes]
     adata.obs[column] = pd.Categorical(term_of_cell)

@@ -22,7 +22,7 @@ from tosica._obs import (
     read_attribution,
     read_groups,
 )
-from tosica._validate import OneOf
+from tosica._validate import CellData, OneOf
 from tosica.data import find_genes, load_table
 from tosica.get import genes_df, rank_gene_sets_df
 from tosica.pl._figure import Canvas, FigureOptions
@@ -298,8 +298,13 @@ def _draw_bars(ax: Axes, rows: pd.DataFrame, names: list[str], color: str) -> No
 
 # --------------------------------------------------------------------------- one cell
 
+_NOT_OF_MUDATA = (
+    "only an AnnData has what each gene adds in a cell, and tosica.pl.top_genes draws what it adds "
+    "in a group"
+)
 
-@plot_function()
+
+@plot_function(adata=CellData(cure=_NOT_OF_MUDATA))
 def waterfall(
     adata: AnnData,
     cell: str,
@@ -488,7 +493,8 @@ def composition(
     ax = canvas.axes((8, height + 1))
     colors = group_colors(adata, groupby)
     left = shares.cumsum(axis=1) - shares
-    for label, text in zip(labels, wrap(labels, max_name_length), strict=True):
+    texts = wrap(labels, max_name_length)
+    bars = [
         ax.barh(
             range(len(names)),
             shares[label],
@@ -496,9 +502,14 @@ def composition(
             color=colors[label],
             label=text,
         )
+        for label, text in zip(labels, texts, strict=True)
+    ]
     name_rows(ax, names)
     ax.set(xlim=(0, 1), xlabel="share of the cells", ylabel=sample_key)
+    # Names that begin with an underscore are left out unless they are passed.
     ax.legend(
+        bars,
+        texts,
         fontsize=NAME_SIZE,
         ncols=n_legend_columns,
         loc="upper left",

@@ -189,6 +189,7 @@ def umap(
     basis: str = "umap",
     n_columns: int = 3,
     cmap: str | None = None,
+    title: str | Sequence[str] | None = None,
     key: str = ATTRIBUTION,
     **kwargs: Any,
 ) -> Figure | list[Axes] | Axes | None:
@@ -210,6 +211,8 @@ def umap(
     cmap
         Color map; by default ``"coolwarm"`` for gene sets, gray where they add nothing, and
         ``"viridis"`` for numeric columns.
+    title
+        Titles of the first panels, as they are to be written; by default the names in ``color``.
     {key}
     ax
         Axes to draw a single panel into, instead of a new figure.
@@ -268,15 +271,19 @@ def umap(
             cells.uns[f"{name}_colors"] = list(group_colors(adata, name).values())
     axes = canvas.panels(len(columns), n_columns, (5.0, 3.6))
     titles = wrap(columns, canvas.line_length(38))
-    for ax, name, title in zip(axes, columns, titles, strict=True):
+    if title is not None:
+        given = as_names(title)[: len(titles)]
+        titles[: len(given)] = given
+    for ax, name, text in zip(axes, columns, titles, strict=True):
         settings = _embedding_settings(cells, name, name in gene_sets, cmap) | kwargs
         sc.pl.embedding(
-            cells, basis, color=name, title=title, ax=ax, show=False, **settings
+            cells, basis, color=name, title=text, ax=ax, show=False, **settings
         )
+        _complete_legend(ax, settings)
         # A vector file of many dots could not be opened: they are an image in it.
         for dots in ax.collections:
             dots.set_rasterized(True)
-        ax.set_title(title, fontsize=TITLE_SIZE)
+        ax.set_title(text, fontsize=TITLE_SIZE)
         bar = ax.collections[0].colorbar if name in gene_sets else None
         if bar is not None:
             bar.set_label("contribution (logits)", fontsize=8)
@@ -293,12 +300,29 @@ def _embedding_settings(
         "frameon": False,
         "size": min(60.0, 120_000 / cells.n_obs),
         "legend_fontsize": 5.5 if n_colors > _MAX_LEGEND else 8,
+        "legend_loc": "right margin",
         "cmap": cmap or "viridis",
     }
     if is_gene_set and cmap is None:
         limit = float(np.abs(cells[:, name].X).max())
         settings.update(cmap="coolwarm", vmin=-limit, vmax=limit)
     return settings
+
+
+def _complete_legend(ax: Axes, settings: dict[str, Any]) -> None:
+    """Draw scanpy's legend again if it lacks names that begin with an underscore."""
+    # scanpy draws dots without cells for the legend, and matplotlib takes names that begin with an
+    # underscore only if they are passed.
+    handles = [dots for dots in ax.collections if np.size(dots.get_offsets()) == 0]
+    names = [str(handle.get_label()) for handle in handles]
+    if ax.get_legend() is None or not any(name.startswith("_") for name in names):
+        return
+    place: dict[str, Any] = {"loc": settings["legend_loc"]}
+    if place["loc"] == "right margin":
+        n_columns = 1 + (len(names) > 14) + (len(names) > 30)
+        place = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
+        place |= {"ncols": n_columns, "frameon": False}
+    ax.legend(handles, names, fontsize=settings["legend_fontsize"], **place)
 
 
 def _contributions(adata: AnnOrMuData, key: str) -> AnnData:
@@ -321,7 +345,7 @@ def novelty(
 
     A box spans the quartiles and has a line at the median. Whiskers end at the furthest cell
     within 1.5 times the interquartile range, dots are the cells beyond. Groups of fewer than five
-    cells are drawn as dots only.
+    cells are drawn as dots only. Cells without a novelty (NaN) are left out.
 
     Parameters
     ----------
@@ -372,7 +396,8 @@ def novelty(
     ax = canvas.axes((7, height + 1))
     colors = group_colors(adata, groupby)
     for position, name in enumerate(order):
-        _draw_box(ax, values[groups == name], position, colors[name])
+        is_drawn = (groups == name) & ~np.isnan(values)
+        _draw_box(ax, values[is_drawn], position, colors[name])
     name_rows(ax, names)
     ax.set_xlabel("novelty", fontsize=TITLE_SIZE)
     ax.set_ylabel(groupby, fontsize=TITLE_SIZE)

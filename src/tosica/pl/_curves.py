@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from scipy.integrate import trapezoid
 
@@ -24,7 +25,6 @@ from tosica.tl._evaluate import expected_calibration_error
 if TYPE_CHECKING:
     from typing import Unpack
 
-    import pandas as pd
     from anndata import AnnData
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -256,8 +256,8 @@ def training(
     Parameters
     ----------
     model
-        A model that was trained, or its ``history``: a table for each quantity, with one row for
-        each epoch.
+        A model that was trained, or its ``history``: a table for each quantity, whose index has the
+        epochs at which it was measured, counted from 0.
     keys
         Quantities to draw, of those in the history. By default the losses and, in a panel of its
         own, the accuracy of held-out cells, as far as there are some.
@@ -297,17 +297,14 @@ def training(
             "The model has no history: train it with model.train(), since models of the original "
             "code keep none, nor do those that another logger was passed to."
         )
-    values_of = {
-        name: np.asarray(values, dtype=float).ravel()
-        for name, values in history.items()
-    }
+    values_of = {name: _by_epoch(values) for name, values in history.items()}
     panels = _panels(values_of, keys)
     if keys is None and canvas.ax is not None:
         panels = dict([next(iter(panels.items()))])
     canvas.only_one(len(panels), "panel", "pass keys=[...] of one kind")
     # Panels over one another, which share the epochs.
     axes = canvas.panels(len(panels), 1, (4.4, 2.5), sharex=True)
-    loss = values_of.get("validation_loss", np.array([]))
+    loss = values_of.get("validation_loss", pd.Series(dtype=float)).to_numpy()
     best = int(np.nanargmin(loss)) if np.isfinite(loss).sum() > 1 else None
     for ax, (unit, names) in zip(axes, panels.items(), strict=True):
         for name in names:
@@ -322,11 +319,17 @@ def training(
     return canvas.finish(axes[0] if len(axes) == 1 else axes)
 
 
-def _draw_quantity(ax: Axes, name: str, values: FloatArray, best: int | None) -> None:
-    """Draw a curve over the epochs, and a dot at the best one if it is of the validation."""
+def _by_epoch(values: Any) -> pd.Series:
+    """Values of a quantity by the epoch, counted from 1. Validation may skip epochs."""
+    table = pd.DataFrame(values)
+    return pd.Series(table.to_numpy(dtype=float).ravel(), table.index + 1)
+
+
+def _draw_quantity(ax: Axes, name: str, values: pd.Series, best: int | None) -> None:
+    """Draw a curve over the epochs, and a dot at its row ``best`` if it is of the validation."""
     label, color = _QUANTITIES.get(name, (name, None))
     [line] = ax.plot(
-        np.arange(1, len(values) + 1),
+        values.index,
         values,
         color=color,
         # A line of one point would not be seen.
@@ -335,9 +338,10 @@ def _draw_quantity(ax: Axes, name: str, values: FloatArray, best: int | None) ->
     )
     if best is None or not name.startswith("validation"):
         return
-    text = f"lowest validation loss: epoch {best + 1}" if "loss" in name else None
+    epoch = values.index[best]
+    text = f"lowest validation loss: epoch {epoch}" if "loss" in name else None
     ax.plot(
-        best + 1, values[best], "o", color=line.get_color(), markersize=5, label=text
+        epoch, values.iloc[best], "o", color=line.get_color(), markersize=5, label=text
     )
 
 

@@ -98,6 +98,8 @@ class Canvas:
     return_fig: bool = False
     figure: Figure = field(init=False)
     _grid: tuple[float, float] = field(default=(1, 1), init=False)
+    # What is written in given axes before the plot.
+    _earlier_texts: dict[Any, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         if self.save is not None:
@@ -121,6 +123,7 @@ class Canvas:
                 "ax belongs to no figure any more: draw into the axes of an existing figure."
             )
         self.figure = figure
+        self._earlier_texts = {text: text.get_text() for text in _texts_of(self.ax)}
 
     def new_figure(self, size: tuple[float, float]) -> Figure:
         """Make a figure of the given ``figsize`` or, without it, of this size in inches."""
@@ -165,6 +168,7 @@ class Canvas:
 
         ``size`` is that of the axes in inches, unless they are given ones.
         """
+        self._keep_dollars()
         values = np.asarray(mappable.get_array())
         low, high = mappable.get_clim()
         is_below = bool(values.min() < low)
@@ -227,6 +231,7 @@ class Canvas:
 
         A figure of given size stays as it is.
         """
+        self._keep_dollars()
         if self.ax is not None or self.figsize is not None:
             return
         grid = np.array(self._grid)
@@ -295,6 +300,19 @@ class Canvas:
                 "groups, genes or gene sets."
             )
 
+    def _keep_dollars(self) -> None:
+        """Write the dollar signs of names, between which matplotlib would read a formula.
+
+        This precedes whatever measures text.
+        """
+        for ax in self.figure.axes if self.ax is None else [self.ax]:
+            for text in _texts_of(ax):
+                content = text.get_text()
+                # Some numbers are formulas of matplotlib's own.
+                is_name = "$" in content and r"\mathdefault" not in content
+                if is_name and content != self._earlier_texts.get(text):
+                    text.set_parse_math(False)
+
     def finish(self, axes: Drawn) -> Figure | Drawn | Axes | None:
         """Save, show and return what was drawn, by scanpy's rules.
 
@@ -312,6 +330,7 @@ class Canvas:
         show = self.show
         if show is None:
             show = bool(sc.settings.autoshow) and self.save is None and is_own
+        self._keep_dollars()
         self.fit_text()
         if self.save is not None:
             # A figure of given size has that size in the file.
@@ -327,6 +346,11 @@ class Canvas:
         if show or only_saved:
             return None
         return axes if self.ax is None else self.ax
+
+
+def _texts_of(ax: Axes) -> list[Any]:
+    """List all texts in axes: titles, labels, names of ticks, those of legends and so on."""
+    return ax.findobj(Text)
 
 
 def _separate_rows(ax: Axes) -> bool:

@@ -195,7 +195,7 @@ def label_flow(
     TypeError
         If a column cannot be read as labels.
     ValueError
-        If cells have no label, or ``min_share`` is not between 0 and 1.
+        If cells have no label, ``min_share`` is not between 0 and 1, or all shares are below it.
     {raises}
 
     Examples
@@ -216,10 +216,23 @@ def label_flow(
     prediction_colors = group_colors(adata, prediction_key)
     values = shares if normalize else counts
     is_drawn = (shares >= min_share) & (counts > 0)
-    table = values.where(is_drawn).rename_axis("source").reset_index()
-    ribbons = table.melt("source", var_name="target", value_name="value").dropna()
-    ribbons["color"] = [label_colors[name] for name in ribbons["source"]]
+    if not is_drawn.to_numpy().any():
+        largest = float(shares.to_numpy().max())
+        raise ValueError(
+            f"No prediction has min_share={min_share:g} of the cells of a label in adata.obs[{labels_key!r}]: "
+            f"lower min_share, since the largest share is {largest:.3g}."
+        )
     labels = list(counts.index)
+    # By prediction, then by label.
+    targets, sources = np.nonzero(is_drawn.to_numpy().T)
+    ribbons = pd.DataFrame(
+        {
+            "source": counts.index[sources],
+            "target": counts.columns[targets],
+            "value": values.to_numpy()[sources, targets],
+            "color": [label_colors[labels[source]] for source in sources],
+        }
+    )
     predictions = _by_sources(ribbons, labels)
     predictions.sort(key=lambda name: name == UNKNOWN)
     max_name_length = canvas.line_length(40)

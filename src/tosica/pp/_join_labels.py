@@ -102,7 +102,7 @@ def _mappings(
             problem = term_problem(joined) if joined.startswith(_TERM_PREFIX) else None
             if problem is not None:
                 raise ValueError(f"mapping of {label!r}: {problem}.")
-    return {name: own[name] or shared for name in own}
+    return {name: shared | own[name] for name in own}
 
 
 def _label_table(

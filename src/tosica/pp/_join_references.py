@@ -24,6 +24,7 @@ from tosica.data import (
     find_genes,
 )
 from tosica.gs._gene_list import GeneList
+from tosica.io._matrices import recover_counts
 from tosica.pp._impute_genes import find_relatives, impute_genes
 from tosica.pp._join_labels import JOINED_TERM, join_labels
 from tosica.pp._study_share import study_share
@@ -186,6 +187,8 @@ def _check_references(references: Mapping[str, AnnData]) -> None:
         raise ValueError(f"references must have two or more, not {len(references)}.")
     organisms: dict[str, str] = {}
     for name, adata in references.items():
+        if not isinstance(name, str):
+            raise TypeError(f"references must have strings as names, not {name!r}.")
         if not isinstance(adata, ad.AnnData):
             raise TypeError(
                 f"references must hold AnnData objects, not {type(adata).__name__} for {name!r}."
@@ -253,7 +256,7 @@ def _read(
 
 
 def _counts(name: str, adata: AnnData) -> sp.csr_matrix:
-    """Read counts, or undo a logarithm: the smallest value of a cell is one count."""
+    """Read counts, or undo a logarithm: by totals in ``obs``, or by the smallest value, one count."""
     matrix = CellMatrix(adata, name=f"references[{name!r}]")
     detected = detect(matrix)
     blocks = [
@@ -264,6 +267,9 @@ def _counts(name: str, adata: AnnData) -> sp.csr_matrix:
     if detected.kind == "counts":
         return values
     values.eliminate_zeros()
+    counts, _ = recover_counts(values, adata.obs)
+    if counts is not None:
+        return counts
     np.expm1(values.data, out=values.data)
     sizes = np.diff(values.indptr)
     is_filled = sizes > 0

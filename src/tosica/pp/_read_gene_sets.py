@@ -105,7 +105,14 @@ def _from_table(table: pd.DataFrame) -> GeneSets:
         logger.warning(
             f"build_mask: left out {n_left_out} of {n_rows} rows of the table, whose source or target is missing"
         )
-    complete = complete.drop_duplicates(["source", "target"])
+    complete = complete.drop_duplicates()
+    contradictions = complete[complete.duplicated(["source", "target"])]
+    if len(contradictions):
+        pair = contradictions.iloc[0]
+        raise ValueError(
+            f"the table of gene sets gives {pair['target']!r} in {pair['source']!r} several weights: keep one row of "
+            "each gene in a set."
+        )
     sets, names = pd.factorize(complete["source"].to_numpy(dtype=object))
     return GeneSets.from_pairs(
         list(names),

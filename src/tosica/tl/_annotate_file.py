@@ -19,7 +19,7 @@ from tosica._text import format_thousands, in_python
 from tosica._validate import CellData, FileKey, InstanceOf, OneOf, validate_params
 from tosica.data import find_genes
 from tosica.data._matrix import check_layer
-from tosica.io._containers import choose_group
+from tosica.io._containers import choose_group, open_group
 from tosica.io._errors import ReadError, explain_damage
 from tosica.io._file_kinds import ON_DISK, kind_of
 from tosica.model import TOSICA
@@ -29,6 +29,7 @@ from tosica.model._annotation_result import (
     DEFAULT_CONFIDENCE,
     DEFAULT_CUTOFF,
     Cutoff,
+    check_key_added,
     warn_of_cutoff,
 )
 from tosica.model._inference import Precision
@@ -222,6 +223,8 @@ def annotate_file(
         default_layer=model.modalities[0].layer,
     )
     with closing(store):
+        record = open_group(source, group).get(f"uns/{key_added}")
+        check_key_added(key_added, record)
         plan = Plan(
             path=_absolute(source),
             group=group,
