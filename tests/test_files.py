@@ -1,10 +1,17 @@
 """Files are replaced atomically, and downloads say what is wrong."""
 
 import os
+from pathlib import Path
 
 import pytest
 
-from tosica._files import as_os_error, cache_folder, download, replace_file
+from tosica._files import (
+    as_os_error,
+    cache_folder,
+    check_output,
+    download,
+    replace_file,
+)
 
 
 def test_a_file_is_replaced_and_keeps_its_permissions(tmp_path):
@@ -82,7 +89,22 @@ def test_what_a_link_leads_to_is_replaced(tmp_path):
 
 def test_a_missing_folder_is_named(tmp_path):
     with (
-        pytest.raises(FileNotFoundError, match=r"no folder .*/none' to write 'a' to"),
+        pytest.raises(FileNotFoundError, match=r"the folder '.*/none' does not exist"),
         replace_file(tmp_path / "none" / "a"),
     ):
         pass
+
+
+def test_a_device_is_not_replaced():
+    with (
+        pytest.raises(FileExistsError, match=r"'/dev/null' is a device: give a file"),
+        replace_file(Path("/dev/null")),
+    ):
+        pass
+
+
+def test_a_link_to_a_missing_folder_is_told_before_the_work(tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "none" / "real")
+    with pytest.raises(FileNotFoundError, match="none' does not exist: create it"):
+        check_output(link, overwrite=True)

@@ -2,13 +2,23 @@
 
 import logging
 import os
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, Event
 
 import pytest
 import scvi
+import torch
 from _cells import TOY_SETS
 
 import tosica
-from tosica._settings import logger, quiet_libraries
+from tosica._parallel import thread_map, thread_pool
+from tosica._settings import (
+    logger,
+    only_warnings,
+    quiet_libraries,
+    warn_user,
+    without_warnings,
+)
 
 TALKERS = ("lightning", "lightning.pytorch", "lightning.fabric")
 
@@ -127,3 +137,35 @@ def test_what_an_analysis_prints(verbosity, toy, capsys):
     )
     assert list(dict.fromkeys(steps)) == expected
     assert len(steps) <= 10
+
+
+def test_a_quiet_thread_leaves_others_as_they_are(caplog, recwarn):
+    both_are_inside = Barrier(2)
+    first_has_left = Event()
+
+    def first():
+        with only_warnings(logger), without_warnings():
+            both_are_inside.wait(10)
+            logger.info("a line of the first")
+            warn_user("a warning of the first")
+        first_has_left.set()
+
+    def second():
+        with only_warnings(logger):
+            both_are_inside.wait(10)
+            first_has_left.wait(10)
+            logger.info("a line of the second")
+        logger.info("afterwards")
+        warn_user("a warning of the second")
+
+    with ThreadPoolExecutor(2) as pool:
+        for work in [pool.submit(first), pool.submit(second)]:
+            work.result()
+    assert [record.message for record in caplog.records] == ["afterwards"]
+    assert [str(x.message) for x in recwarn] == ["a warning of the second"]
+
+
+def test_threads_of_a_quiet_one_are_quiet(caplog):
+    with only_warnings(logger), thread_pool(torch.device("cpu")):
+        list(thread_map(logger.info, ["a line", "another line"]))
+    assert not caplog.records

@@ -121,12 +121,24 @@ def explain_cache_error(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def check_folder(path: Path) -> None:
-    """Raise a ``FileNotFoundError`` if there is no folder to write a file to."""
-    if not path.parent.is_dir():
+def follow_links(path: Path) -> Path:
+    """Where a result is written: if the path is a link, to what it leads to.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no folder to write to.
+    FileExistsError
+        If it is a device.
+    """
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():
         raise FileNotFoundError(
-            f"the folder {str(path.parent)!r} does not exist: create it first."
+            f"the folder {str(target.parent)!r} does not exist: create it first."
         )
+    if target.exists() and not (target.is_file() or target.is_dir()):
+        raise FileExistsError(f"{str(path)!r} is a device: give a file.")
+    return target
 
 
 def check_output(path: Path, *, overwrite: bool) -> None:
@@ -141,10 +153,10 @@ def check_output(path: Path, *, overwrite: bool) -> None:
     FileExistsError
         If there is something already that is not to be replaced.
     """
-    check_folder(path)
-    if not os.access(path.parent, os.W_OK):
+    folder = follow_links(path).parent
+    if not os.access(folder, os.W_OK):
         raise PermissionError(
-            f"the folder {str(path.parent)!r} is read-only: choose another one."
+            f"the folder {str(folder)!r} is read-only: choose another one."
         )
     if path.exists() and not overwrite:
         raise FileExistsError(
@@ -170,11 +182,7 @@ def replace_file(path: Path) -> Iterator[Path]:
     OSError
         If the file cannot be written. An existing file is unchanged.
     """
-    target = Path(os.path.realpath(path))
-    if not target.parent.is_dir():
-        raise FileNotFoundError(
-            f"There is no folder {str(target.parent)!r} to write {path.name!r} to."
-        )
+    target = follow_links(path)
     try:
         with temporary_folder(target.parent) as folder:
             temporary = folder / path.name

@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -141,7 +142,8 @@ def thread_map(
     pending: deque[Future[Result]] = deque()
     try:
         for item in items:
-            pending.append(executor.submit(call, item))
+            # Nor does it inherit which loggers are quiet.
+            pending.append(executor.submit(copy_context().run, call, item))
             # One more than there are threads, so that no thread waits for the next item.
             if len(pending) > _pool.n_threads:
                 yield pending.popleft().result()

@@ -140,7 +140,7 @@ _warns: ContextVar[bool] = ContextVar("warns", default=True)
 
 
 def _is_said(record: logging.LogRecord) -> bool:
-    """Whether no :func:`only_warnings` leaves a line out."""
+    """Whether a line is a warning, or its logger is not to be quiet."""
     is_quiet = record.name.startswith(_quiet_loggers.get())
     return record.levelno >= logging.WARNING or not is_quiet
 
@@ -168,22 +168,23 @@ def warn_user(message: str | Warning) -> None:
 @contextmanager
 def only_warnings(*loggers: logging.Logger) -> Iterator[None]:
     """Leave out lines of the package's own loggers that are no warnings, in this thread."""
-    names = tuple(talker.name for talker in loggers)
-    token = _quiet_loggers.set(_quiet_loggers.get() + names)
+    earlier = _quiet_loggers.get()
+    _quiet_loggers.set(earlier + tuple(talker.name for talker in loggers))
     try:
         yield
     finally:
-        _quiet_loggers.reset(token)
+        _quiet_loggers.set(earlier)
 
 
 @contextmanager
 def without_warnings() -> Iterator[None]:
     """Leave out warnings of this package, in this thread."""
-    token = _warns.set(False)
+    earlier = _warns.get()
+    _warns.set(False)
     try:
         yield
     finally:
-        _warns.reset(token)
+        _warns.set(earlier)
 
 
 @contextmanager

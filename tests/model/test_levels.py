@@ -121,7 +121,7 @@ def test_parents_that_were_taken_away_stay_away(model, save_and_load):
 def test_from_disk_as_in_memory(model, toy_query, tmp_path):
     toy_query.obs["tosica_prediction_old"] = "of another model"
     levels = np.array(["old"], dtype=object)
-    toy_query.uns["tosica"] = {"model": "0", "levels": levels}
+    toy_query.uns["tosica"] = {"labels": ["old"], "levels": levels}
     toy_query.write_h5ad(tmp_path / "query.h5ad")
     output = tmp_path / "annotated.h5ad"
     tosica.tl.annotate_file(tmp_path / "query.h5ad", model, output, cells_per_part=25)

@@ -1,8 +1,5 @@
 """What annotate writes, and that it writes nothing else."""
 
-import logging
-import warnings
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
 
@@ -11,11 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from _cells import toy_reference, train_toy
 from anndata import AnnData
 from numpy.testing import assert_allclose, assert_array_equal
 
 import tosica
-from tosica._settings import query_logger
 from tosica.model import AnnotationResult
 
 GREY = "#d3d3d3"
@@ -289,37 +286,62 @@ def annotate_file(model, query, folder):
     tosica.tl.annotate_file(folder / "query.h5ad", model, output, key_added="pca")
 
 
+@pytest.mark.parametrize("uns", [{"pca": {"variance": [1.0]}}, {}])
 @pytest.mark.parametrize("write", [annotate_in_memory, write_result, annotate_file])
-def test_what_is_no_annotation_is_not_replaced(write, toy_model, toy_query, tmp_path):
-    toy_query.uns["pca"] = {"variance": np.ones(3)}
+def test_what_is_no_annotation_is_not_replaced(
+    uns, write, toy_model, toy_query, tmp_path
+):
+    toy_query.uns = uns
     toy_query.obsm["X_pca"] = np.ones((60, 3))
     path = tmp_path / "query.h5ad"
     toy_query.write_h5ad(path)
-    with pytest.raises(ValueError, match=r"'pca' would replace uns\['pca'\]"):
+    with pytest.raises(ValueError, match=r"'pca' would replace .*pca'\], which is no"):
         write(toy_model, toy_query, tmp_path)
     assert_array_equal(toy_query.obsm["X_pca"], np.ones((60, 3)))
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("make", ["genes backwards", "a column twice", "a backed view"])
-def test_cells_that_anndata_cannot_take(make, toy_model, toy_query, tmp_path):
+@pytest.fixture(scope="module")
+def layer_model():
+    """A model of a layer, which it looks for in a query."""
+    reference = toy_reference().copy()
+    reference.layers["counts"] = reference.X.copy()
+    return train_toy(reference, setup={"layer": "counts"}, max_epochs=3)
+
+
+def genes_backwards(query, folder):
+    return query[:, ::-1]
+
+
+def with_a_column_twice(query, folder):
+    query.obs = pd.concat([query.obs, query.obs[["donor"]]], axis=1)
+    return query
+
+
+def backed_view(query, folder):
+    query.write_h5ad(folder / "query.h5ad")
+    return anndata.read_h5ad(folder / "query.h5ad", backed="r")[:50]
+
+
+@pytest.mark.parametrize("make", [genes_backwards, with_a_column_twice, backed_view])
+@pytest.mark.parametrize("matrix", ["X", "layer", "layer of the reference", "raw"])
+def test_some_cells_of_any_query_are_read_from_its_matrix(
+    make, matrix, toy_model, layer_model, toy_query, tmp_path
+):
+    model, options = toy_model, {}
     expected = toy_model.infer(toy_query, indices=range(40)).probability
-    if make == "genes backwards":
-        query = toy_query[:, ::-1]
-    elif make == "a column twice":
-        query = toy_query
-        query.obs = pd.concat([query.obs, query.obs[["donor"]]], axis=1)
-    else:
-        toy_query.write_h5ad(tmp_path / "query.h5ad")
-        query = anndata.read_h5ad(tmp_path / "query.h5ad", backed="r")[:50]
-    found = toy_model.infer(query, indices=range(40)).probability
+    counts = toy_query.X.copy()
+    if matrix == "raw":
+        toy_query.raw = toy_query
+        options = {"use_raw": True}
+    elif matrix != "X":
+        toy_query.layers["counts"] = counts
+        options = {"layer": "counts"}
+    if matrix == "layer of the reference":
+        model, options = layer_model, {}
+        expected = model.infer(toy_query, indices=range(40)).probability
+    if matrix != "X":
+        toy_query.X = -counts
+    query = make(toy_query, tmp_path)
+    found = model.infer(query, indices=range(40), **options).probability
     assert_allclose(found, expected, rtol=1e-5)
-
-
-def test_annotations_in_two_threads_leave_warnings_as_they_were(toy_model, toy_query):
-    filters = list(warnings.filters)
-    with ThreadPoolExecutor(2) as pool:
-        queries = [toy_query.copy() for _ in range(20)]
-        list(pool.map(toy_model.annotate, queries))
-    assert warnings.filters == filters
-    assert query_logger.level == logging.NOTSET

@@ -498,3 +498,10 @@ def test_mask_coverage_is_the_table(adata):
     share = adata.uns["tosica_mask"]["coverage"]
     assert axes[0].get_title() == f"{share:.0%} of {adata.n_vars} genes"
     assert axes[1].get_title() == f"median {table['n_genes'].median():g} genes (dashed)"
+
+
+def test_epochs_that_are_counted_anew_are_drawn_in_their_order():
+    table = pd.DataFrame({"validation_loss": [4.0, 3, 2, 1]}, index=[3, 7, 2, 3])
+    ax = pl.training({"validation_loss": table}, show=False)
+    assert_array_equal(ax.lines[0].get_xdata(), [1, 2, 3, 4])
+    assert "epoch 4" in " ".join(texts(ax.get_legend().get_texts()))

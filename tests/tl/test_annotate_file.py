@@ -327,3 +327,13 @@ def test_a_full_disk(query, toy_model, tmp_path, monkeypatch):
     ]
     tosica.tl.annotate_file(path, toy_model, output)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.h5ad", "query.h5ad"]
+
+
+def test_what_a_link_leads_to_is_annotated(toy_model, toy_query, tmp_path):
+    toy_query.write_h5ad(tmp_path / "query.h5ad")
+    real, link = tmp_path / "real.h5ad", tmp_path / "link.h5ad"
+    real.write_text("old")
+    link.symlink_to(real)
+    tosica.tl.annotate_file(tmp_path / "query.h5ad", toy_model, link, overwrite=True)
+    assert link.is_symlink()
+    assert ad.read_h5ad(real).n_obs == 60

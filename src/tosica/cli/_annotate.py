@@ -519,7 +519,7 @@ class _Annotation:
                     adata = adata.copy()
                 else:
                     adata = adata.to_memory()
-                    number_repeated_names(adata, genes=False)
+                    number_repeated_names(adata, genes=False, warns=False)
                 if n_cells > max_cells:
                     adata.uns[self.key] = {**adata.uns[self.key], SAMPLED_FROM: n_cells}
                 if f"{self.key}_novelty" in adata.obs:

@@ -194,8 +194,8 @@ def _read_loom(path: str) -> AnnData:
     return adata
 
 
-def number_repeated_names(adata: AnnData, *, genes: bool) -> None:
-    """Give cells that share a name a number, as scanpy does, and warn of it.
+def number_repeated_names(adata: AnnData, *, genes: bool, warns: bool = True) -> None:
+    """Give cells that share a name a number, as scanpy does.
 
     Parameters
     ----------
@@ -203,6 +203,8 @@ def number_repeated_names(adata: AnnData, *, genes: bool) -> None:
         Cells in memory. Nothing is written where all names are unique.
     genes
         Whether to do the same to genes.
+    warns
+        Whether to warn of it: not where the names are in no output.
     """
     names = {"cells": adata.obs_names}
     if genes:
@@ -211,9 +213,10 @@ def number_repeated_names(adata: AnnData, *, genes: bool) -> None:
         repeated = of_things[of_things.duplicated()]
         if len(repeated) == 0:
             continue
-        warn_user(
-            f"Some {things} share a name, such as {str(repeated[0])!r}: all but the first got a number."
-        )
+        if warns:
+            warn_user(
+                f"Some {things} share a name, such as {str(repeated[0])!r}: all but the first got a number."
+            )
         # anndata warns of barcodes, which end in a number, too.
         with warnings.catch_warnings(action="ignore"):
             if things == "cells":

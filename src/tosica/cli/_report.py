@@ -76,7 +76,7 @@ def _read_annotated(
         **selection,
     )
     if not backed:
-        number_repeated_names(adata, genes=False)
+        number_repeated_names(adata, genes=False, warns=False)
     return adata
 
 

@@ -73,27 +73,9 @@ class ExpressionSource:
             )
 
     def __getitem__(self, cells: Any) -> ExpressionSource:
-        adata = self.data
-        # anndata takes cells neither of all views nor beside a column of obs that occurs twice.
-        if isinstance(adata, AnnData) and (
-            adata.is_view or not adata.obs.columns.is_unique
-        ):
-            return replace(self, data=self._read_cells(adata, cells))
-        return replace(self, data=adata[cells])
-
-    def _read_cells(self, adata: AnnData, cells: np.ndarray | slice) -> AnnData:
-        """Read the matrix of some cells into an AnnData without other annotations."""
-        matrix = self.matrix()
-        block = matrix.take(cells)
-        names = pd.DataFrame(index=adata.obs_names[cells])
-        if self.use_raw:
-            read = AnnData(obs=names)
-            read.raw = AnnData(block, obs=names, var=matrix.var)
-            return read
-        layers = {} if self.layer is None else {self.layer: block}
-        return AnnData(
-            None if layers else block, obs=names, var=matrix.var, layers=layers
-        )
+        if isinstance(self.data, AnnData):
+            return replace(self, data=_take_cells(self.data, cells))
+        return replace(self, data=self.data[cells])
 
     def matrix(self) -> CellMatrix:
         """The matrix of an AnnData."""
@@ -347,6 +329,33 @@ def _readable_by_rows(matrix: Any, where: str) -> Any:
 def _computed(rows: Any) -> Any:
     """Rows of a dask array as what its chunks are; others as they are."""
     return rows.compute() if hasattr(rows, "__dask_graph__") else rows
+
+
+def _take_cells(adata: AnnData, cells: np.ndarray | slice) -> AnnData:
+    """Take cells of an AnnData, also where anndata cannot.
+
+    It takes no cells of views of backed cells and of sparse ones with genes in steps, nor beside a
+    column of ``obs`` that occurs twice.
+    """
+    parent = adata
+    genes: np.ndarray | slice = slice(None)
+    if adata.is_view:
+        parent = adata._adata_ref
+        cells = _positions(adata._oidx, parent.n_obs)[cells]
+        positions = _positions(adata._vidx, parent.n_vars)
+        if not np.array_equal(positions, np.arange(parent.n_vars)):
+            genes = positions
+    if parent.obs.columns.is_unique:
+        return parent[cells, genes]
+    raw = parent.raw
+    bare = AnnData(
+        parent.X,
+        obs=pd.DataFrame(index=parent.obs_names),
+        var=parent.var,
+        layers=dict(parent.layers),
+        raw=None if raw is None else {"X": raw.X, "var": raw.var},
+    )
+    return bare[cells, genes]
 
 
 def _positions(index: Any, size: int) -> np.ndarray:

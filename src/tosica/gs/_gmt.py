@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tosica._files import replace_file
+from tosica._files import follow_links, replace_file
 from tosica._settings import warn_user
 from tosica._text import list_names
 from tosica._validate import InstanceOf, validate_params
@@ -252,11 +252,10 @@ def write_gmt(
             unique.sort()
         lines.append("\t".join([name, description, *unique]) + "\n")
     content = "".join(lines).encode()
-    # If the path is a link, the file that it points to is replaced.
-    target = Path(os.path.realpath(path))
-    if target.name.lower().endswith(".gz"):
+    # A link to a compressed file is followed.
+    if follow_links(Path(path)).name.lower().endswith(".gz"):
         content = compress(content)
-    with replace_file(target) as temporary:
+    with replace_file(Path(path)) as temporary:
         temporary.write_bytes(content)
 
 

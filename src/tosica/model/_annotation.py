@@ -209,7 +209,7 @@ class AnnotationMixin(InferenceMixin):
         adata = self.adata if adata is None else adata
         check_target(adata, "annotate", copy=copy)
         if adata is not None:
-            check_key_added(key_added, adata.uns.get(key_added))
+            check_key_added(key_added, adata.uns, adata.obs, adata.obsm)
         adaptation = model.training_.adaptation
         if adapt:
             # A subset does not know its reference.

@@ -251,7 +251,7 @@ class AnnotationResult:
                 f"adata has other cells than the {len(self.obs_names)} of this result, or another order of them: pass "
                 "the cells that infer was called on."
             )
-        check_key_added(key_added, adata.uns.get(key_added))
+        check_key_added(key_added, adata.uns, adata.obs, adata.obsm)
         attention_key = f"X_{key_added}"
         probabilities_key = f"{key_added}_probabilities"
         # All is made before the first is written, so that a failure leaves the query as it is.
@@ -474,27 +474,33 @@ class AnnotationResult:
         return np.where(self.probability < threshold, len(self.labels), self.codes)
 
 
-def check_key_added(key_added: str, record: Any) -> None:
-    """Refuse a key under which ``uns`` has something else than an annotation.
+def check_key_added(key_added: str, uns: Any, obs: pd.DataFrame, obsm: Any) -> None:
+    """Refuse a key under which there is something else than an annotation.
 
     Parameters
     ----------
     key_added
         Where an annotation is to be written.
-    record
-        What is there, in memory or in a file; ``None`` if there is nothing.
+    uns, obs, obsm
+        What there is, in memory or in a file.
 
     Raises
     ------
     ValueError
-        If it is no annotation, as what scanpy writes under "pca" or "leiden".
+        If it is no annotation, as what scanpy writes under "pca" or "umap".
     """
-    if record is None or (hasattr(record, "keys") and "model" in record):
-        return
-    raise ValueError(
-        f"{argument('key_added')} {key_added!r} would replace uns[{key_added!r}], which is no annotation of a "
-        "model: pass another one."
-    )
+    record = uns.get(key_added)
+    place = None
+    if record is not None and not (hasattr(record, "keys") and "labels" in record):
+        place = f"uns[{key_added!r}]"
+    # Programs that keep obs and obsm may lose uns.
+    elif f"X_{key_added}" in obsm and f"{key_added}_prediction" not in obs:
+        place = f"obsm['X_{key_added}']"
+    if place is not None:
+        raise ValueError(
+            f"{argument('key_added')} {key_added!r} would replace {place}, which is no annotation of a model: pass "
+            "another one."
+        )
 
 
 def outdated_columns(key_added: str, record: Any) -> list[str]:

@@ -16,7 +16,7 @@ import numpy as np
 from anndata import AnnData
 from anndata.io import read_elem, sparse_dataset, write_elem
 
-from tosica._files import as_os_error, sync, temporary_folder
+from tosica._files import as_os_error, follow_links, sync, temporary_folder
 from tosica._text import first_line
 from tosica.data import CellMatrix, sample_positions
 from tosica.io._containers import (
@@ -192,16 +192,16 @@ def replacing_store(path: Path) -> Iterator[Path]:
     OSError
         If it cannot be written; what was there before is unchanged.
     """
-    with temporary_folder(path.parent) as folder, as_os_error():
+    target = follow_links(path)
+    with temporary_folder(target.parent) as folder, as_os_error():
         temporary = folder / path.name
         yield temporary
         if temporary.is_file():
             sync(temporary)
         # A folder neither replaces nor is replaced in one step.
-        is_folder = path.is_dir() or (temporary.is_dir() and path.exists())
-        if is_folder and not path.is_symlink():
-            os.rename(path, folder / "replaced")
-        os.replace(temporary, path)
+        if target.is_dir() or (temporary.is_dir() and target.exists()):
+            os.rename(target, folder / "replaced")
+        os.replace(temporary, target)
 
 
 @contextmanager

@@ -500,9 +500,8 @@ def composition(
             shares[label],
             left=left[label],
             color=colors[label],
-            label=text,
         )
-        for label, text in zip(labels, texts, strict=True)
+        for label in labels
     ]
     name_rows(ax, names)
     ax.set(xlim=(0, 1), xlabel="share of the cells", ylabel=sample_key)

@@ -304,8 +304,10 @@ def training(
     canvas.only_one(len(panels), "panel", "pass keys=[...] of one kind")
     # Panels over one another, which share the epochs.
     axes = canvas.panels(len(panels), 1, (4.4, 2.5), sharex=True)
-    loss = values_of.get("validation_loss", pd.Series(dtype=float)).to_numpy()
-    best = int(np.nanargmin(loss)) if np.isfinite(loss).sum() > 1 else None
+    loss = values_of.get("validation_loss", pd.Series(dtype=float))
+    best = None
+    if np.isfinite(loss).sum() > 1:
+        best = int(loss.index[int(np.nanargmin(loss.to_numpy()))])
     for ax, (unit, names) in zip(axes, panels.items(), strict=True):
         for name in names:
             _draw_quantity(ax, name, values_of[name], best)
@@ -322,11 +324,16 @@ def training(
 def _by_epoch(values: Any) -> pd.Series:
     """Values of a quantity by the epoch, counted from 1. Validation may skip epochs."""
     table = pd.DataFrame(values)
-    return pd.Series(table.to_numpy(dtype=float).ravel(), table.index + 1)
+    rows = pd.RangeIndex(1, len(table) + 1)
+    epochs = table.index + 1 if table.index.dtype.kind == "i" else rows
+    # scvi-tools counts anew in a second training.
+    if not epochs.is_monotonic_increasing:
+        epochs = rows
+    return pd.Series(table.to_numpy(dtype=float).ravel(), epochs)
 
 
 def _draw_quantity(ax: Axes, name: str, values: pd.Series, best: int | None) -> None:
-    """Draw a curve over the epochs, and a dot at its row ``best`` if it is of the validation."""
+    """Draw a curve over the epochs, and a dot at the best one if it is of the validation."""
     label, color = _QUANTITIES.get(name, (name, None))
     [line] = ax.plot(
         values.index,
@@ -336,13 +343,10 @@ def _draw_quantity(ax: Axes, name: str, values: pd.Series, best: int | None) -> 
         marker="o" if len(values) == 1 else "",
         label=label,
     )
-    if best is None or not name.startswith("validation"):
+    if best is None or best not in values.index or not name.startswith("validation"):
         return
-    epoch = values.index[best]
-    text = f"lowest validation loss: epoch {epoch}" if "loss" in name else None
-    ax.plot(
-        epoch, values.iloc[best], "o", color=line.get_color(), markersize=5, label=text
-    )
+    text = f"lowest validation loss: epoch {best}" if "loss" in name else None
+    ax.plot(best, values[best], "o", color=line.get_color(), markersize=5, label=text)
 
 
 def _panels(

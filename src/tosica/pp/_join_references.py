@@ -92,7 +92,8 @@ def join_references(
         ``f"{labels_key}_ontology_term_id"`` if it is there, and else found by
         :func:`tosica.onto.map_labels`.
     mapping
-        Label to joined label, or to a term such as ``"CL:0000084"``; or a dict of these for each name.
+        Label to joined label, or to a term such as ``"CL:0000084"``; under the name of a reference, a dict
+        of these for its own labels.
         Cells of a label that becomes ``""`` are left out.
     batch_key
         Column of ``obs`` with the batches, such as donors. A reference without it is one batch.
@@ -269,7 +270,7 @@ def _counts(name: str, adata: AnnData) -> sp.csr_matrix:
     values.eliminate_zeros()
     counts, _ = recover_counts(values, adata.obs)
     if counts is not None:
-        return counts
+        return counts.astype(np.float32)
     np.expm1(values.data, out=values.data)
     sizes = np.diff(values.indptr)
     is_filled = sizes > 0

@@ -223,8 +223,11 @@ def annotate_file(
         default_layer=model.modalities[0].layer,
     )
     with closing(store):
-        record = open_group(source, group).get(f"uns/{key_added}")
-        check_key_added(key_added, record)
+        root = open_group(source, group)
+        uns, obsm = (root.get(name, {}) for name in ("uns", "obsm"))
+        check_key_added(key_added, uns, store.adata.obs, obsm)
+        # The file is closed.
+        del root, uns, obsm
         plan = Plan(
             path=_absolute(source),
             group=group,
