@@ -407,3 +407,8 @@ def test_held_out_cells_choose_the_share_of_the_network(
         not model.get_linear_weights().to_numpy().any()
     )
     assert ("labeled better without the network" in caplog.text) == (poor == "network")
+
+
+def test_one_step_may_be_all_warmup(toy, train):
+    model = train(toy, max_epochs=1, batch_size=90, plan_kwargs={"warmup": 1.0})
+    assert np.isfinite(model.history["train_loss"].to_numpy(dtype=float)).all()
