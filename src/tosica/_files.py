@@ -121,7 +121,7 @@ def explain_cache_error(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def follow_links(path: Path) -> Path:
+def resolve_output(path: Path) -> Path:
     """Where a result is written: if the path is a link, to what it leads to.
 
     Raises
@@ -153,7 +153,7 @@ def check_output(path: Path, *, overwrite: bool) -> None:
     FileExistsError
         If there is something already that is not to be replaced.
     """
-    folder = follow_links(path).parent
+    folder = resolve_output(path).parent
     if not os.access(folder, os.W_OK):
         raise PermissionError(
             f"the folder {str(folder)!r} is read-only: choose another one."
@@ -182,7 +182,7 @@ def replace_file(path: Path) -> Iterator[Path]:
     OSError
         If the file cannot be written. An existing file is unchanged.
     """
-    target = follow_links(path)
+    target = resolve_output(path)
     try:
         with temporary_folder(target.parent) as folder:
             temporary = folder / path.name

@@ -16,7 +16,7 @@ import scanpy as sc
 from anndata import AnnData
 from scipy.stats import false_discovery_control
 
-from tosica._files import follow_links, replace_file
+from tosica._files import replace_file, resolve_output
 from tosica._limits import LIMITS
 from tosica._obs import ATTRIBUTION, LIGHT_GRAY, UNKNOWN, group_colors
 from tosica._report._map import (
@@ -144,7 +144,7 @@ def report(
         raise ValueError(
             f"path must end in {' or '.join(_SUFFIXES)}, not {str(target)!r}."
         )
-    follow_links(target)
+    resolve_output(target)
     if target.is_dir():
         raise IsADirectoryError(
             f"path is the folder {str(target)!r}, and must be a file."

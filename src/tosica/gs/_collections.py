@@ -101,7 +101,8 @@ def load(name: str, *, version: str | None = None) -> dict[str, list[str]]:
     TypeError
         If ``name`` or ``version`` is not a string.
     ValueError
-        If there is no such collection or version, or if the file is not GMT.
+        If there is no such collection or version, if ``name`` and ``version`` have different ones, or
+        if the file is not GMT.
     OSError
         If the file cannot be downloaded, or the cache cannot be written to.
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tosica._files import follow_links, replace_file
+from tosica._files import replace_file, resolve_output
 from tosica._settings import warn_user
 from tosica._text import list_names
 from tosica._validate import InstanceOf, validate_params
@@ -253,7 +253,7 @@ def write_gmt(
         lines.append("\t".join([name, description, *unique]) + "\n")
     content = "".join(lines).encode()
     # A link to a compressed file is followed.
-    if follow_links(Path(path)).name.lower().endswith(".gz"):
+    if resolve_output(Path(path)).name.lower().endswith(".gz"):
         content = compress(content)
     with replace_file(Path(path)) as temporary:
         temporary.write_bytes(content)

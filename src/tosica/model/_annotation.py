@@ -195,8 +195,9 @@ class AnnotationMixin(InferenceMixin):
         ValueError
             If ``labels`` are fewer than two, or one occurs twice; if the query has under half of the model's
             genes, one of these twice, no cells, or values that are missing, infinite, negative, or neither counts
-            nor log-normalized; if a backed query is a view or is to be copied; if the query has none of the
-            model's modalities, or different cells in them.
+            nor log-normalized; if a backed query is a view or is to be copied; if it has something else than an
+            annotation under ``key_added``, as ``"pca"`` of scanpy; if the query has none of the model's
+            modalities, or different cells in them.
 
         Warns
         -----

@@ -244,7 +244,8 @@ class AnnotationResult:
         Raises
         ------
         ValueError
-            If ``adata`` has other cells, or has them in another order.
+            If ``adata`` has other cells, or has them in another order, or something else than an
+            annotation under ``key_added``.
         """
         if not adata.obs_names.equals(self.obs_names):
             raise ValueError(

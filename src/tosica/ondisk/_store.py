@@ -16,7 +16,7 @@ import numpy as np
 from anndata import AnnData
 from anndata.io import read_elem, sparse_dataset, write_elem
 
-from tosica._files import as_os_error, follow_links, sync, temporary_folder
+from tosica._files import as_os_error, resolve_output, sync, temporary_folder
 from tosica._text import first_line
 from tosica.data import CellMatrix, sample_positions
 from tosica.io._containers import (
@@ -192,7 +192,7 @@ def replacing_store(path: Path) -> Iterator[Path]:
     OSError
         If it cannot be written; what was there before is unchanged.
     """
-    target = follow_links(path)
+    target = resolve_output(path)
     with temporary_folder(target.parent) as folder, as_os_error():
         temporary = folder / path.name
         yield temporary

@@ -514,8 +514,8 @@ def map_labels(
     TypeError
         If an argument is of the wrong type, or the column cannot be read as labels.
     ValueError
-        If there are no cells, or ``mapping`` names a term that does not exist, is obsolete, or is
-        forbidden.
+        If there are no cells, ``mapping`` names a term that does not exist, is obsolete, or is
+        forbidden, or ``key_added`` is ``key``.
 
     Warns
     -----

@@ -12,7 +12,7 @@ import scanpy as sc
 from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.text import Text
 
-from tosica._files import follow_links
+from tosica._files import resolve_output
 from tosica._settings import warn_user
 from tosica.pl._names import LINE, NAME_SIZE, SMALLEST_SIZE, inches_of, row_height
 
@@ -104,7 +104,7 @@ class Canvas:
     def __post_init__(self) -> None:
         if self.save is not None:
             path = Path(self.save)
-            follow_links(path)
+            resolve_output(path)
             suffix = path.suffix[1:].lower()
             if suffix and suffix not in FigureCanvasBase.filetypes:
                 raise ValueError(

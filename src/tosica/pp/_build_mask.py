@@ -191,7 +191,8 @@ def build_mask(
         parameter are not numbers.
     ValueError
         If there are no cells or genes, ``var_names`` are duplicated, a parameter is out of range, a
-        table lacks one of the two columns, ``gene_sets`` is empty, no set is kept (the message names
+        table lacks one of the two columns or gives a gene in a set two weights, ``gene_sets`` is empty,
+        no set is kept (the message names
         the likely reason, such as lost names), the gene sets are of another organism (the message
         names the collection to use), the field of ``key_added`` is used for something else, there
         is no such collection (:func:`tosica.gs.load`), or a file is not GMT

@@ -223,11 +223,7 @@ def annotate_file(
         default_layer=model.modalities[0].layer,
     )
     with closing(store):
-        root = open_group(source, group)
-        uns, obsm = (root.get(name, {}) for name in ("uns", "obsm"))
-        check_key_added(key_added, uns, store.adata.obs, obsm)
-        # The file is closed.
-        del root, uns, obsm
+        _check_key_added(key_added, store)
         plan = Plan(
             path=_absolute(source),
             group=group,
@@ -268,6 +264,13 @@ def annotate_file(
     shutil.rmtree(folder, ignore_errors=True)
     n_cells = format_thousands(plan.n_obs)
     logger.info(f"annotate_file: wrote {n_cells} annotated cells to {target}")
+
+
+def _check_key_added(key_added: str, store: Store) -> None:
+    """Refuse a key under which a query has something else than an annotation."""
+    root = open_group(store.path, store.group)
+    uns, obsm = root.get("uns", {}), root.get("obsm", {})
+    check_key_added(key_added, uns, store.adata.obs, obsm)
 
 
 def _load_model(

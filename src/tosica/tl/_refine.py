@@ -10,7 +10,7 @@ import pandas as pd
 import scipy.sparse as sp
 from sklearn.utils.extmath import randomized_svd
 
-from tosica._files import follow_links
+from tosica._files import resolve_output
 from tosica._progress import progress
 from tosica._settings import logger
 from tosica._validate import Fraction, Integer, Number, validate_params
@@ -170,7 +170,7 @@ def refine_gene_sets(
     12      PPIB    lost
     """
     if path is not None:
-        follow_links(Path(path))
+        resolve_output(Path(path))
     gene_sets = _read_gene_sets(model)
     x, labels = _read_reference(model)
     # Genes with constant expression neither join nor leave.
